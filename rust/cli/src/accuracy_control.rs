@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::options::Fraction;
-use quantize_rs::{Bar, Config, GuardOptions, InputSpec, Model, Quantized, Ranges, guarded};
+use quantize_rs::{
+    AccuracyControl, AccuracyCriteria, Config, InputSpec, Model, Quantized, Ranges,
+    quantize_with_accuracy_control,
+};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
@@ -36,8 +39,8 @@ pub(crate) struct CriteriaArguments {
 }
 
 impl CriteriaArguments {
-    pub(crate) fn bar(&self) -> Bar {
-        Bar {
+    pub(crate) fn bar(&self) -> AccuracyCriteria {
+        AccuracyCriteria {
             min_sqnr: self.min_sqnr,
             max_accuracy_drop: self.max_accuracy_drop.map(|Fraction(drop)| drop),
             require_faster: self.require_faster,
@@ -74,7 +77,7 @@ pub(crate) struct AccuracyControlArguments {
 
 /// What the result is judged by, and the samples, which are there.
 pub(crate) struct Judged {
-    options: GuardOptions,
+    options: AccuracyControl,
     samples: SampleDiagnostics,
 }
 
@@ -119,7 +122,7 @@ impl AccuracyControlArguments {
         if random {
             console.warn("judged on random numbers, which says little of real inputs");
         }
-        let options = GuardOptions {
+        let options = AccuracyControl {
             bar,
             fall_back: !self.no_fall_back,
             labels: self.classes.labels()?,
@@ -127,7 +130,7 @@ impl AccuracyControlArguments {
             held_out: self
                 .verify()
                 .is_some_and(|path| !calibrated.is_some_and(|own| own.hold(path))),
-            ..GuardOptions::default()
+            ..AccuracyControl::default()
         };
         options.check()?;
         Ok(Some(Judged { options, samples: SampleDiagnostics::new(found, &inputs) }))
@@ -166,7 +169,9 @@ impl Judged {
     ) -> Result<Quantized, Failure> {
         let (opened, options) = (engine.open_deployed()?, &self.options);
         run_on_samples::shown(engine, &mut self.samples, console, |samples, control| {
-            guarded(model, config, ranges, &*opened, samples, options, control)
+            quantize_with_accuracy_control(
+                model, config, ranges, &*opened, samples, options, control,
+            )
         })
     }
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quantize_rs::recommend::ALL;
-use quantize_rs::{Model, SampleSource, Target, Wanted, recommend};
+use quantize_rs::{Model, Request, SampleSource, Target, recommend};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Resul
     let samples = args.data.as_ref().filter(|path| !samples::is_random(path));
     let samples = samples.map(|path| path.display().to_string());
     let samples = samples.as_deref().map(SampleSource::File);
-    let wanted = Wanted { target: args.target, samples };
+    let wanted = Request { target: args.target, samples };
     let found = recommend(&Model::open(&args.model)?, wanted)?;
     console.result(|| found.to_json(), || found.to_string())
 }

@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantize_rs::{QType, Report, Role, Row};
+use quantize_rs::{QType, Report, ReportRow, Role};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -116,7 +116,7 @@ fn quantized(report: &Report) -> Vec<String> {
 
 /// Every weight that is not, and why.
 fn kept(report: &Report, verbose: bool) -> Vec<String> {
-    let is_kept = |row: &&Row| row.role == Role::Weight && row.quantized.is_none();
+    let is_kept = |row: &&ReportRow| row.role == Role::Weight && row.quantized.is_none();
     let kept = report.values.iter().filter(is_kept);
     first(kept.map(|row| format!("{}: {}", row.name, row.why)).collect(), verbose)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    Bar, CompareOptions, Control, GuardOptions, LatencyOptions, Metric, MixedOptions,
-    OutlierOptions, SensitivityOptions, Target, Validation,
+    AccuracyControl, AccuracyCriteria, CompareOptions, Control, LatencyOptions, Metric,
+    MixedOptions, OutlierOptions, SensitivityOptions, Target, Validation,
 };
 
 use crate::calibrate::Run;
@@ -69,20 +69,20 @@ pub(crate) struct Guarded {
     held_out: bool,
 }
 
-impl From<Guarded> for GuardOptions {
-    fn from(wanted: Guarded) -> GuardOptions {
+impl From<Guarded> for AccuracyControl {
+    fn from(wanted: Guarded) -> AccuracyControl {
         let Guarded { min_sqnr, max_accuracy_drop, require_faster, .. } = wanted;
         let Guarded { fall_back, labels, scores, held_out, .. } = wanted;
-        let bar = Bar { min_sqnr, max_accuracy_drop, require_faster };
+        let bar = AccuracyCriteria { min_sqnr, max_accuracy_drop, require_faster };
         let latency = LatencyOptions::default();
-        GuardOptions { bar, fall_back, labels, scores, latency, held_out }
+        AccuracyControl { bar, fall_back, labels, scores, latency, held_out }
     }
 }
 
 /// Rejects criteria that no result can be checked against, before any work.
 #[pyfunction]
 pub(crate) fn check_guard(py: Python<'_>, options: OptionDict<Guarded>) -> PyResult<()> {
-    gil::detached(py, None, || GuardOptions::from(options.0).check())
+    gil::detached(py, None, || AccuracyControl::from(options.0).check())
 }
 
 /// Makes a quantized model that meets the criteria.
@@ -96,14 +96,16 @@ pub(crate) fn guarded(
     options: OptionDict<Guarded>,
     run: &Run,
 ) -> PyResult<Quantized> {
-    let options = GuardOptions::from(options.0);
+    let options = AccuracyControl::from(options.0);
     let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
     let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
     let done = run.on(py, &model.model, source, move |engine, samples, control| {
         let ranges = ranges.as_deref();
-        quantize_rs::guarded(&its_model, &config, ranges, engine, samples, &options, control)
+        quantize_rs::quantize_with_accuracy_control(
+            &its_model, &config, ranges, engine, samples, &options, control,
+        )
     })?;
     Ok(Quantized::new(done.found, seconds))
 }

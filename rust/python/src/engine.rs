@@ -8,7 +8,8 @@ use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods, ToPyArray};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine as Runs, InputSpec, Model, Runner, Sample, Sink,
+    CalibrationError, CalibrationErrorKind, Engine as Runs, InputSpec, Model, Sample, Session,
+    ValueSink,
 };
 use quantize_rs_onnx::Edit;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
@@ -123,7 +124,7 @@ impl Runs for Object {
         model: &Model,
         taps: &[String],
         _: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let inputs: Vec<String> =
             InputSpec::of(model).into_iter().map(|input| input.name).collect();
         let origins: Vec<Origin> = taps
@@ -179,11 +180,11 @@ struct ObjectRunner {
     origins: Vec<Origin>,
 }
 
-impl Runner for ObjectRunner {
+impl Session for ObjectRunner {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancel: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let found = Python::attach(|py| self.call(py, sample));

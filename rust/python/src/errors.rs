@@ -35,7 +35,7 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
             let text = format!("{option} {what}");
             Exception::new(py, "OptionError", &text).with("option", option).raise()
         }
-        QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => {
+        QuantizeErrorKind::BelowCriteria { bar, measured, expected, .. } => {
             Exception::new(py, "AccuracyCriteriaError", &text)
                 .with("bar", bar)
                 .with("measured", measured)

@@ -9,8 +9,8 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, ModelInfo, PreprocessedModel, Prune, QType, QuantizeError, SampleSource, Target, Wanted,
-    WeightType, config,
+    Below, ModelInfo, PreprocessedModel, Prune, QType, QuantizeError, Request, SampleSource,
+    Target, WeightType, config,
 };
 
 use crate::gil;
@@ -84,7 +84,7 @@ impl Model {
                 _ if in_memory => Some(SampleSource::Memory),
                 path => path.map(SampleSource::File),
             };
-            quantize_rs::recommend(&model, Wanted { target, samples })
+            quantize_rs::recommend(&model, Request { target, samples })
         })?;
         Ok(Outcome::new(found))
     }

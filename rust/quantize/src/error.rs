@@ -44,7 +44,7 @@ pub enum CalibrationErrorKind {
     },
     /// A value that the model computes has elements that are NaN or infinite.
     #[error(
-        "{count} of {elements} elements are NaN or infinite; no scale can hold them: look at the \
+        "{count} of {elements} elements are NaN or infinite and cannot be quantized: check the \
          sample, or exclude the node"
     )]
     NonFiniteActivation {
@@ -245,7 +245,7 @@ pub enum QuantizeErrorKind {
     },
     /// The result misses an accuracy criterion. No file was written.
     #[error("{what}")]
-    BelowBar {
+    BelowCriteria {
         /// The option that set the criterion, for example `min_sqnr`.
         bar: String,
         /// The measured value, in the unit of the option (milliseconds for `require_faster`).

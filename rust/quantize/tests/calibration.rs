@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 use common::{Numbers, fixture, with_activations};
 
 use quantize_rs::{
-    CalibrationError, Control, Decision, Engine, KeepReason, Method, Model, Plan, Ranges, Runner,
-    Sample, Sink, Tensor, calibrate,
+    CalibrationError, Control, Decision, Engine, KeepReason, Method, Model, Plan, Ranges, Sample,
+    Session, Tensor, ValueSink, calibrate,
 };
 
 fn planned(model: &Model) -> Plan {
@@ -33,16 +33,16 @@ impl Engine for Noise {
         _: &Model,
         observed: &[String],
         _: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         Ok(Box::new(Noise { outputs: observed.len(), ..self.clone() }))
     }
 }
 
-impl Runner for Noise {
+impl Session for Noise {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         _: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let number = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];

@@ -5,31 +5,31 @@ mod common;
 use common::{fixture, fixtures, ranges};
 use quantize_rs::recommend::ALL;
 use quantize_rs::{
-    Model, PreprocessedModel, Recommendation, SampleSource, Target, Wanted, Way, recommend,
+    Model, PreprocessedModel, Recommendation, Request, SampleSource, Strategy, Target, recommend,
     validate,
 };
 
-const EXPECTED: &[(&str, &str, Way)] = &[
-    ("conv2d_relu", "convolutions", Way::Static),
-    ("conv_bn_relu", "convolutions", Way::Static),
-    ("conv_transpose", "convolutions", Way::Static),
-    ("conv_and_matmul", "convolutions", Way::Static),
-    ("opset9_conv", "convolutions", Way::Static),
-    ("lstm", "recurrent", Way::Dynamic),
-    ("gru", "recurrent", Way::Dynamic),
-    ("transformer_block", "attention", Way::Dynamic),
-    ("fp16_model", "convolutions", Way::Static),
-    ("double_model", "doubles", Way::Weights),
-    ("mlp_relu", "products", Way::Dynamic),
-    ("gemm_plain", "products", Way::Dynamic),
-    ("gather_embedding", "tables", Way::Weights),
-    ("if_subgraph", "convolutions", Way::Static),
-    ("no_weights", "no_weights", Way::Nothing),
-    ("already_qdq", "quantized", Way::Nothing),
+const EXPECTED: &[(&str, &str, Strategy)] = &[
+    ("conv2d_relu", "convolutions", Strategy::Static),
+    ("conv_bn_relu", "convolutions", Strategy::Static),
+    ("conv_transpose", "convolutions", Strategy::Static),
+    ("conv_and_matmul", "convolutions", Strategy::Static),
+    ("opset9_conv", "convolutions", Strategy::Static),
+    ("lstm", "recurrent", Strategy::Dynamic),
+    ("gru", "recurrent", Strategy::Dynamic),
+    ("transformer_block", "attention", Strategy::Dynamic),
+    ("fp16_model", "convolutions", Strategy::Static),
+    ("double_model", "doubles", Strategy::Weights),
+    ("mlp_relu", "products", Strategy::Dynamic),
+    ("gemm_plain", "products", Strategy::Dynamic),
+    ("gather_embedding", "tables", Strategy::Weights),
+    ("if_subgraph", "convolutions", Strategy::Static),
+    ("no_weights", "no_weights", Strategy::Nothing),
+    ("already_qdq", "quantized", Strategy::Nothing),
 ];
 
 fn recommended(model: &Model, target: Option<Target>, samples: Option<&str>) -> Recommendation {
-    recommend(model, Wanted { target, samples: samples.map(SampleSource::File) }).unwrap()
+    recommend(model, Request { target, samples: samples.map(SampleSource::File) }).unwrap()
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn each_kind_of_model_gets_its_strategy() {
 fn attention_with_samples_is_static_and_the_target_decides_the_block_format() {
     let model = fixture("transformer_block");
     let found = recommended(&model, None, Some("my samples.npz"));
-    assert_eq!((found.rule, found.choice.way), ("attention_sampled", Way::Static), "{found}");
+    assert_eq!((found.rule, found.choice.way), ("attention_sampled", Strategy::Static), "{found}");
     assert_eq!(found.samples.as_deref(), Some("my samples.npz"));
     assert!(found.command.contains("--data 'my samples.npz'"), "{found}");
     assert!(found.python.contains("\"my samples.npz\""), "{found}");
@@ -53,7 +53,7 @@ fn attention_with_samples_is_static_and_the_target_decides_the_block_format() {
     let blocks = |target| recommended(&table, Some(target), None).choice.format.row().name;
     assert_eq!((blocks(Target::Arm), blocks(Target::Generic)), ("matmul_nbits", "qdq"));
     let found = recommended(&model, Some(Target::Qnn), None);
-    assert_eq!((found.rule, found.choice.way), ("static_runtime", Way::Static), "{found}");
+    assert_eq!((found.rule, found.choice.way), ("static_runtime", Strategy::Static), "{found}");
 }
 
 #[test]
@@ -74,7 +74,11 @@ fn reasons_name_facts_of_the_model() {
 fn small_lstms_and_other_operators_stay_float() {
     for (name, target) in [("lstm", None), ("lstm", Some(Target::Generic)), ("gru", None)] {
         let found = recommended(&fixture(name), target, None);
-        assert_eq!((found.choice.way, found.choice.dynamic_lstm), (Way::Dynamic, false), "{name}");
+        assert_eq!(
+            (found.choice.way, found.choice.dynamic_lstm),
+            (Strategy::Dynamic, false),
+            "{name}"
+        );
         assert_eq!(found.otherwise.len(), 1, "{name}: {found}");
     }
 }
@@ -82,7 +86,7 @@ fn small_lstms_and_other_operators_stay_float() {
 #[test]
 fn a_strategy_that_quantizes_nothing_is_skipped() {
     let found = recommended(&fixture("weight_is_graph_output"), Some(Target::Qnn), None);
-    assert_eq!((found.rule, found.choice.way), ("mixed", Way::Weights), "{found}");
+    assert_eq!((found.rule, found.choice.way), ("mixed", Strategy::Weights), "{found}");
 }
 
 /// Quantizes as recommended, and validates the result.
@@ -104,9 +108,9 @@ fn recommendations_work_for_every_target() {
     let targets = Target::ALL.iter().map(|target| Some(*target));
     for target in targets.chain([None]) {
         for (name, model) in fixtures() {
-            let Ok(found) = recommend(&model, Wanted { target, samples: None }) else { continue };
+            let Ok(found) = recommend(&model, Request { target, samples: None }) else { continue };
             rules.insert(found.rule);
-            if found.choice.way != Way::Nothing {
+            if found.choice.way != Strategy::Nothing {
                 made(&name, &model, &found);
             }
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::{Numbers, fixture, plan, ranges, with_activations};
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, Control, Engine, Method, Model, QuantizeError,
-    QuantizeErrorKind, Range, Ranges, Runner, Sample, Sink, Tensor, calibrate,
+    QuantizeErrorKind, Range, Ranges, Sample, Session, Tensor, ValueSink, calibrate,
 };
 
 /// The calibration error.
@@ -34,16 +34,16 @@ impl Engine for Echo {
         _: &Model,
         observed: &[String],
         _: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         Ok(Box::new(Echo { outputs: observed.len(), ..self.clone() }))
     }
 }
 
-impl Runner for Echo {
+impl Session for Echo {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let value = sample.get("x").and_then(Tensor::to_f32).unwrap()[0];

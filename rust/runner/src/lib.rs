@@ -2,7 +2,7 @@
 //!
 //! The crate has two parts, both behind the traits of [`quantize_rs`]:
 //!
-//! - Engines run a model and pass every tapped value to a [`Sink`](quantize_rs::Sink). [`Tract`] is
+//! - Engines run a model and pass every tapped value to a [`ValueSink`](quantize_rs::ValueSink). [`Tract`] is
 //!   pure Rust, needs no installation, and refuses models that it cannot run correctly, with the
 //!   names of the nodes. [`OnnxRuntime`] loads the library of an installed `onnxruntime` package,
 //!   runs every model that ONNX Runtime runs, and is faster. [`Auto`] chooses between them, and
@@ -13,12 +13,12 @@
 //! ```no_run
 //! use std::path::Path;
 //! use std::sync::atomic::AtomicBool;
-//! use quantize_rs::{Engine, InputSpec, Sink};
+//! use quantize_rs::{Engine, InputSpec, ValueSink};
 //! use quantize_rs_onnx::Model;
 //! use quantize_rs_runner::{Auto, OnnxRuntime, samples};
 //!
 //! struct AbsMax(f32);
-//! impl Sink for AbsMax {
+//! impl ValueSink for AbsMax {
 //!     fn observe(&mut self, _tap: usize, _shape: &[usize], values: &[f32]) {
 //!         self.0 = values.iter().fold(self.0, |max, value| max.max(value.abs()));
 //!     }

@@ -3,9 +3,10 @@
 use std::path::PathBuf;
 
 use quantize_rs::{
-    Bar, CalibrationError, CompareOptions, Config, Control, Engine, GuardOptions, InputSpec,
-    LatencyOptions, Method, Model, PreprocessedModel, QType, QuantizeError, QuantizeErrorKind,
-    Quantized, Ranges, Runner, Sample, Samples, Tensor, Timed, calibrate, compare, guarded,
+    AccuracyControl, AccuracyCriteria, CalibrationError, CompareOptions, Config, Control, Engine,
+    InputSpec, LatencyOptions, Method, Model, PreprocessedModel, QType, QuantizeError,
+    QuantizeErrorKind, Quantized, Ranges, Sample, Samples, Session, Tensor, TimedSession,
+    calibrate, compare, quantize_with_accuracy_control,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::{Tract, samples};
@@ -45,20 +46,20 @@ fn with_activations() -> Config {
     Config { activations: Some(QType::UInt8), symmetric: true, ..Config::default() }
 }
 
-fn least(min_sqnr: f64) -> GuardOptions {
-    let bar = Bar { min_sqnr: Some(min_sqnr), ..Bar::default() };
-    GuardOptions { bar, ..GuardOptions::default() }
+fn least(min_sqnr: f64) -> AccuracyControl {
+    let bar = AccuracyCriteria { min_sqnr: Some(min_sqnr), ..AccuracyCriteria::default() };
+    AccuracyControl { bar, ..AccuracyControl::default() }
 }
 
 fn held(
     model: &Model,
     config: &Config,
     ranges: Option<&Ranges>,
-    options: &GuardOptions,
+    options: &AccuracyControl,
     threads: usize,
 ) -> Result<Quantized, QuantizeError> {
     let control = Control { threads, progress: &mut |_| true };
-    guarded(model, config, ranges, &Tract, &mut *some(12), options, control)
+    quantize_with_accuracy_control(model, config, ranges, &Tract, &mut *some(12), options, control)
 }
 
 fn sqnr(model: &Model, quantized: &Model, engine: &dyn Engine) -> f64 {
@@ -78,7 +79,9 @@ fn plain(model: &Model) -> f64 {
 /// The criteria in the error: option, measured value and expected value.
 fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
     match error.kind() {
-        QuantizeErrorKind::BelowBar { bar, measured, expected, .. } => (bar, *measured, *expected),
+        QuantizeErrorKind::BelowCriteria { bar, measured, expected, .. } => {
+            (bar, *measured, *expected)
+        }
         kind => panic!("{kind}"),
     }
 }
@@ -151,7 +154,7 @@ fn as_few_layers_as_necessary_are_reverted_with_activations_too() {
 fn missed_criteria_are_reported_with_the_measured_value() {
     let bad = spoilt(&weights()[1]);
     let measured = plain(&bad);
-    let options = GuardOptions { fall_back: false, ..least(60.0) };
+    let options = AccuracyControl { fall_back: false, ..least(60.0) };
     let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
     assert_eq!(missed(&error), ("min_sqnr", Some(measured), Some(60.0)));
     for said in [&format!("SQNR is {measured:.2} dB, expected 60"), "fall_back", "per_channel"] {
@@ -181,16 +184,20 @@ fn accuracy_criteria_need_labels_and_have_bounds() {
     )
     .unwrap();
     assert_eq!(float.accuracy.unwrap().drop, 0.0);
-    let bar = Bar { max_accuracy_drop: Some(0.1), ..Bar::default() };
-    let options = GuardOptions { bar, ..GuardOptions::default() };
+    let bar = AccuracyCriteria { max_accuracy_drop: Some(0.1), ..AccuracyCriteria::default() };
+    let options = AccuracyControl { bar, ..AccuracyControl::default() };
     let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
     let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(option, "max_accuracy_drop");
     for (bar, wrong) in [
-        (Bar { min_sqnr: Some(f64::NAN), ..Bar::default() }, "min_sqnr"),
-        (Bar { max_accuracy_drop: Some(1.5), ..Bar::default() }, "max_accuracy_drop"),
+        (AccuracyCriteria { min_sqnr: Some(f64::NAN), ..AccuracyCriteria::default() }, "min_sqnr"),
+        (
+            AccuracyCriteria { max_accuracy_drop: Some(1.5), ..AccuracyCriteria::default() },
+            "max_accuracy_drop",
+        ),
     ] {
-        let options = GuardOptions { bar, labels: Some(vec![0; 12]), ..GuardOptions::default() };
+        let options =
+            AccuracyControl { bar, labels: Some(vec![0; 12]), ..AccuracyControl::default() };
         let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
         let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
         assert_eq!(option, wrong);
@@ -204,7 +211,7 @@ struct Timely {
 
 struct Sleeping(u64);
 
-impl Timed for Sleeping {
+impl TimedSession for Sleeping {
     fn run(&mut self) -> Result<(), CalibrationError> {
         std::thread::sleep(std::time::Duration::from_millis(self.0));
         Ok(())
@@ -221,7 +228,7 @@ impl Engine for Timely {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         Tract.prepare(model, taps, sample)
     }
 
@@ -230,7 +237,7 @@ impl Engine for Timely {
         quantized: &Model,
         _: &Sample,
         _: usize,
-    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
         let is_float = quantized.byte_len() == model().byte_len();
         Ok(Some(Box::new(Sleeping(if is_float { 4 } else { self.small }))))
     }
@@ -239,13 +246,25 @@ impl Engine for Timely {
 #[test]
 fn slower_models_are_refused_and_faster_ones_report_it() {
     let latency = LatencyOptions { runs: 5, ..LatencyOptions::default() };
-    let bar = Bar { require_faster: true, min_sqnr: Some(10.0), ..Bar::default() };
-    let options = GuardOptions { bar, latency, ..GuardOptions::default() };
+    let bar = AccuracyCriteria {
+        require_faster: true,
+        min_sqnr: Some(10.0),
+        ..AccuracyCriteria::default()
+    };
+    let options = AccuracyControl { bar, latency, ..AccuracyControl::default() };
     let (original, config) = (model(), Config::default());
     let held = |small| {
         let control = Control { threads: 1, progress: &mut |_| true };
         let engine = Timely { small };
-        guarded(&original, &config, None, &engine, &mut *some(4), &options, control)
+        quantize_with_accuracy_control(
+            &original,
+            &config,
+            None,
+            &engine,
+            &mut *some(4),
+            &options,
+            control,
+        )
     };
     let made = held(1).unwrap();
     let speed = made.report().verified.as_ref().unwrap().speed.clone().unwrap();
@@ -260,7 +279,7 @@ fn slower_models_are_refused_and_faster_ones_report_it() {
 #[test]
 fn without_criteria_the_result_is_measured_and_can_be_cancelled() {
     let original = model();
-    let made = held(&original, &Config::default(), None, &GuardOptions::default(), 2).unwrap();
+    let made = held(&original, &Config::default(), None, &AccuracyControl::default(), 2).unwrap();
     let verified = made.report().verified.clone().unwrap();
     let [only] = &verified.attempts[..] else { panic!("{verified}") };
     assert_eq!(only.sqnr_db(), Some(sqnr(&original, made.model(), &Tract)));
@@ -268,6 +287,14 @@ fn without_criteria_the_result_is_measured_and_can_be_cancelled() {
     let control = Control { threads: 1, progress: &mut |_| false };
     let config = Config::default();
     let options = least(10.0);
-    let stopped = guarded(&original, &config, None, &Tract, &mut *some(12), &options, control);
+    let stopped = quantize_with_accuracy_control(
+        &original,
+        &config,
+        None,
+        &Tract,
+        &mut *some(12),
+        &options,
+        control,
+    );
     assert!(matches!(stopped.err().unwrap().kind(), QuantizeErrorKind::Calibration(_)));
 }

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use quantize_rs::{
     CalibrationError, CompareOptions, Comparison, Config, Control, Engine, InputSpec, Method,
-    Metric, Model, Plan, PreprocessedModel, QType, QuantizeErrorKind, Ranges, Runner, Sample,
-    Samples, Sensitivity, SensitivityOptions, Sink, Tensor, calibrate, compare, layer_errors,
+    Metric, Model, Plan, PreprocessedModel, QType, QuantizeErrorKind, Ranges, Sample, Samples,
+    Sensitivity, SensitivityOptions, Session, Tensor, ValueSink, calibrate, compare, layer_errors,
     sensitivity, weight_sensitivity,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
@@ -41,7 +41,7 @@ struct Counting {
 }
 
 struct CountingRunner<'a> {
-    runner: Box<dyn Runner>,
+    runner: Box<dyn Session>,
     nodes: usize,
     all: &'a AtomicUsize,
 }
@@ -56,18 +56,18 @@ impl Engine for &'static Counting {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let runner = self.runtime.prepare(model, taps, sample)?;
         let nodes = model.graph().node.len();
         Ok(Box::new(CountingRunner { runner, nodes, all: &self.nodes }))
     }
 }
 
-impl Runner for CountingRunner<'static> {
+impl Session for CountingRunner<'static> {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         self.all.fetch_add(self.nodes, Ordering::Relaxed);

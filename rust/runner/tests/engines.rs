@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, Sink};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, ValueSink};
 use quantize_rs_onnx::{DataType, Edit, Tensor};
 use quantize_rs_runner::Tract;
 use shown::{
@@ -255,7 +255,7 @@ fn a_long_run_after_a_short_one_is_cancelled_too() {
 #[test]
 fn a_panic_of_the_sink_is_an_error() {
     struct Panics;
-    impl Sink for Panics {
+    impl ValueSink for Panics {
         fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
             panic!("no more");
         }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Runner, Sample, Sink};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, Session, ValueSink};
 use quantize_rs_onnx::{DataType, Model, Tensor};
 use quantize_rs_runner::Tract;
 
@@ -11,7 +11,7 @@ use quantize_rs_runner::Tract;
 #[derive(Debug, Default, PartialEq)]
 struct Seen(Vec<(usize, Vec<f32>)>);
 
-impl Sink for Seen {
+impl ValueSink for Seen {
     fn observe(&mut self, tap: usize, _shape: &[usize], values: &[f32]) {
         self.0.push((tap, values.to_vec()));
     }
@@ -52,7 +52,7 @@ fn prepare(
     model: &str,
     taps: &[&str],
     sample: &Sample,
-) -> Result<Box<dyn Runner>, CalibrationError> {
+) -> Result<Box<dyn Session>, CalibrationError> {
     let taps: Vec<String> = taps.iter().map(|tap| (*tap).to_owned()).collect();
     Tract.prepare(&fixture(model), &taps, sample)
 }
@@ -61,7 +61,7 @@ fn refusal(model: &str, taps: &[&str], sample: &Sample) -> CalibrationError {
     prepare(model, taps, sample).err().expect("a refusal")
 }
 
-fn seen(runner: &dyn Runner, sample: &Sample) -> Seen {
+fn seen(runner: &dyn Session, sample: &Sample) -> Seen {
     let mut seen = Seen::default();
     runner.run(sample, &mut seen, &AtomicBool::new(false)).expect("runs");
     seen
@@ -127,7 +127,7 @@ fn a_sample_of_another_shape_is_refused_before_it_runs() {
 fn a_cancelled_run_stops_before_its_next_node() {
     /// Cancels as soon as it gets a value.
     struct Cancels<'a>(&'a AtomicBool, usize);
-    impl Sink for Cancels<'_> {
+    impl ValueSink for Cancels<'_> {
         fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
             self.0.store(true, Ordering::Relaxed);
             self.1 += 1;

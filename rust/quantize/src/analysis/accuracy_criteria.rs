@@ -1,12 +1,12 @@
 //! Which criteria a comparison misses.
 
 use super::Comparison;
-use crate::report::Bar;
+use crate::report::AccuracyCriteria;
 
 impl Comparison {
     /// A sentence for each criterion that the quantized model misses; a criterion that was not
     /// measured is missed.
-    pub fn misses(&self, bar: &Bar) -> Vec<String> {
+    pub fn misses(&self, bar: &AccuracyCriteria) -> Vec<String> {
         let mut misses = Vec::new();
         if let Some(least) = bar.min_sqnr {
             match self.sqnr_db() {

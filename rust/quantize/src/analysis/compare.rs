@@ -11,7 +11,7 @@ use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
 use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
-use crate::calibrate::engine::{Engine, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, InputSpec};
@@ -270,7 +270,7 @@ impl<'a> OutputComparer<'a> {
     }
 }
 
-impl Sink for OutputComparer<'_> {
+impl ValueSink for OutputComparer<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         let Some(output) = index.checked_sub(self.observed.len()) else {
             self.wanted[index] = (shape.to_vec(), values.to_vec());

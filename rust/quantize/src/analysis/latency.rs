@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::Model;
 
-use crate::calibrate::engine::{Engine, Sample, Timed};
+use crate::calibrate::engine::{Engine, Sample, TimedSession};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::report::{Latencies, Latency, Speed};
 use crate::{CalibrationError, QuantizeError};
@@ -45,9 +45,9 @@ const MIN_RUNS: usize = 5;
 /// ```
 /// use std::collections::BTreeMap;
 /// use quantize_rs::{LatencyOptions, Sample};
-/// # use quantize_rs::{CalibrationError, Engine, Model, Runner, Timed};
+/// # use quantize_rs::{CalibrationError, Engine, Model, Session, TimedSession};
 /// # struct Sleepy;
-/// # impl Timed for Sleepy {
+/// # impl TimedSession for Sleepy {
 /// #     fn run(&mut self) -> Result<(), CalibrationError> {
 /// #         std::thread::sleep(std::time::Duration::from_millis(2));
 /// #         Ok(())
@@ -58,10 +58,10 @@ const MIN_RUNS: usize = 5;
 /// #     fn name(&self) -> &'static str { "sleepy" }
 /// #     fn prepare(
 /// #         &self, _: &Model, _: &[String], _: &Sample,
-/// #     ) -> Result<Box<dyn Runner>, CalibrationError> { unreachable!() }
+/// #     ) -> Result<Box<dyn Session>, CalibrationError> { unreachable!() }
 /// #     fn timed(
 /// #         &self, _: &Model, _: &Sample, _: usize,
-/// #     ) -> Result<Option<Box<dyn Timed>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
+/// #     ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
 /// # }
 /// # let engine = Engines;
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
@@ -144,7 +144,7 @@ impl LatencyOptions {
 
 /// A model under measurement.
 struct Contender {
-    ready: Box<dyn Timed>,
+    ready: Box<dyn TimedSession>,
     /// The number of consecutive runs of a turn.
     turn: usize,
     times: Vec<Duration>,
@@ -186,7 +186,7 @@ mod tests {
     /// Counts its runs; the first ones are slow.
     struct Slow(usize);
 
-    impl Timed for Slow {
+    impl TimedSession for Slow {
         fn run(&mut self) -> Result<(), CalibrationError> {
             self.0 += 1;
             std::thread::sleep(Duration::from_millis(if self.0 <= 3 { 60 } else { 6 }));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
 use super::pair::{OffsetSink, RecordedValues, SampleBuffer, Sizes, Value};
-use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer};
@@ -215,7 +215,7 @@ impl Engine for Trio<'_> {
         model: &Model,
         observed: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let float = self.engine.prepare(model, observed, sample)?;
         let quantized = self.engine.prepare(self.quantized, self.group, sample)?;
         let mut kept = RecordedValues::of(observed);
@@ -235,20 +235,20 @@ impl Engine for Trio<'_> {
 }
 
 struct TrioSession {
-    float: Box<dyn Runner>,
-    quantized: Box<dyn Runner>,
-    parts: Box<dyn Runner>,
+    float: Box<dyn Session>,
+    quantized: Box<dyn Session>,
+    parts: Box<dyn Session>,
     observed: Vec<String>,
     /// Inputs of the parts.
     inputs: Vec<String>,
     group: usize,
 }
 
-impl Runner for TrioSession {
+impl Session for TrioSession {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let mut kept = RecordedValues::of(&self.observed);
@@ -310,7 +310,7 @@ impl<'a> DeviationCollector<'a> {
     }
 }
 
-impl Sink for DeviationCollector<'_> {
+impl ValueSink for DeviationCollector<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         let (round, value) = (index / self.group.len(), index % self.group.len());
         if round == 0 {

@@ -14,9 +14,9 @@ pub mod recommend;
 mod scores;
 mod sensitivity;
 
-pub use accuracy_control::{GuardOptions, guarded};
+pub use accuracy_control::{AccuracyControl, quantize_with_accuracy_control};
 pub use mixed_precision::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
-pub use recommend::{Recommendation, SampleSource, Wanted, Way, recommend};
+pub use recommend::{Recommendation, Request, SampleSource, Strategy, recommend};
 
 pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};

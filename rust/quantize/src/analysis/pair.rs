@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use quantize_rs_onnx::Model;
 
 use crate::CalibrationError;
-use crate::calibrate::engine::{Engine, Runner, Sample, Samples, Sink};
+use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::graph::infer::Inferred;
 
 /// Runs the given model and a second one; the observed outputs of the second follow those of the
@@ -26,7 +26,7 @@ impl Engine for Pair<'_> {
         model: &Model,
         observed: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let first = self.engine.prepare(model, observed, sample)?;
         let second = self.engine.prepare(self.second, observed, sample)?;
         Ok(Box::new(PairSession { first, second, observed: observed.len() }))
@@ -34,16 +34,16 @@ impl Engine for Pair<'_> {
 }
 
 struct PairSession {
-    first: Box<dyn Runner>,
-    second: Box<dyn Runner>,
+    first: Box<dyn Session>,
+    second: Box<dyn Session>,
     observed: usize,
 }
 
-impl Runner for PairSession {
+impl Session for PairSession {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         self.first.run(sample, sink, cancelled)?;
@@ -66,11 +66,11 @@ impl Runner for PairSession {
 
 /// Adds an offset to the indices of observed values.
 pub(super) struct OffsetSink<'a> {
-    pub(super) sink: &'a mut dyn Sink,
+    pub(super) sink: &'a mut dyn ValueSink,
     pub(super) by: usize,
 }
 
-impl Sink for OffsetSink<'_> {
+impl ValueSink for OffsetSink<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         self.sink.observe(index + self.by, shape, values);
     }
@@ -129,7 +129,7 @@ impl RecordedValues {
     }
 }
 
-impl Sink for RecordedValues {
+impl ValueSink for RecordedValues {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         self.values[index] = (shape.to_vec(), values.to_vec());
     }
@@ -164,7 +164,7 @@ impl Sizes {
     }
 }
 
-impl Sink for Sizes {
+impl ValueSink for Sizes {
     fn observe(&mut self, index: usize, _: &[usize], values: &[f32]) {
         self.0[index] = values.len();
     }

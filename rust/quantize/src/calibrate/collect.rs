@@ -8,7 +8,7 @@ use quantize_rs_math::stats::{ChannelStats, Sketch};
 use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 
-use super::engine::{Engine, Sample, Samples, Sink};
+use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::evaluate::{RecordedOutputs, float_outputs, record};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use crate::encode::bias_correction::{channel_axis, products};
@@ -239,7 +239,7 @@ impl<'a> Collector<'a> {
     }
 }
 
-impl Sink for Collector<'_> {
+impl ValueSink for Collector<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
         for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == index) {

@@ -60,7 +60,7 @@ pub trait Samples {
 }
 
 /// Receives the values of an observed tensor right after its node was run.
-pub trait Sink {
+pub trait ValueSink {
     /// `index` is the position in the list of names that was given to [`Engine::prepare`]. `values`
     /// are the elements in C order; their number is the product of `shape`.
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]);
@@ -84,7 +84,7 @@ pub trait Engine: Sync {
         model: &Model,
         observed: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError>;
+    ) -> Result<Box<dyn Session>, CalibrationError>;
 
     /// As [`Engine::prepare`], for one of several sessions that run at the same time: an engine
     /// that can choose uses one core for it.
@@ -96,7 +96,7 @@ pub trait Engine: Sync {
         model: &Model,
         observed: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         self.prepare(model, observed, sample)
     }
 
@@ -110,7 +110,7 @@ pub trait Engine: Sync {
         model: &Model,
         sample: &Sample,
         threads: usize,
-    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
         let _ = (model, sample, threads);
         Ok(None)
     }
@@ -131,14 +131,14 @@ pub trait Engine: Sync {
 }
 
 /// A model and a sample that are ready for timing.
-pub trait Timed {
+pub trait TimedSession {
     /// Runs the sample once and drops the outputs.
     ///
     /// # Errors
-    /// See [`Runner::run`].
+    /// See [`Session::run`].
     fn run(&mut self) -> Result<(), CalibrationError>;
 
-    /// The engine that runs the model, as in [`Runner::engine`].
+    /// The engine that runs the model, as in [`Session::engine`].
     fn engine(&self) -> Option<&'static str> {
         None
     }
@@ -150,7 +150,7 @@ pub trait Timed {
 }
 
 /// A model that is ready to run. Threads share it; each runs one sample at a time.
-pub trait Runner: Send + Sync {
+pub trait Session: Send + Sync {
     /// Runs one sample and shows every observed value to `sink`. Stops early when `cancelled` is
     /// set.
     ///
@@ -159,7 +159,7 @@ pub trait Runner: Send + Sync {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError>;
 

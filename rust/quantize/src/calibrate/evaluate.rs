@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use quantize_rs_math::Range;
 use quantize_rs_onnx::Model;
 
-use super::engine::{Engine, Sample, Samples, Sink};
+use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::probe_matmuls::{MatMulProbes, ProbedMatMul, products};
 use super::run::{Control, Progress, ValueObserver, observe};
 use super::score::Score;
@@ -156,7 +156,7 @@ struct OutputRecorder {
     shown: RecordedOutputs,
 }
 
-impl Sink for OutputRecorder {
+impl ValueSink for OutputRecorder {
     fn observe(&mut self, index: usize, _: &[usize], values: &[f32]) {
         if let Some(now) = self.now.get_mut(index) {
             record(now, values);

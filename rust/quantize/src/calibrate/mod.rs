@@ -10,7 +10,7 @@ mod progress;
 mod run;
 mod score;
 
-pub use engine::{Engine, Runner, Sample, Samples, Sink, Timed};
+pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use quantize_rs_onnx::{DataType, Model};
 
-use super::engine::{Engine, Runner, Sample, Samples, Sink};
+use super::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
 
@@ -50,7 +50,7 @@ impl Control<'_> {
 }
 
 /// Observes samples while they run, on a thread of its own.
-pub(crate) trait ValueObserver: Sink + Send {
+pub(crate) trait ValueObserver: ValueSink + Send {
     /// The sample with this number, from 0, is about to run.
     fn begin(&mut self, number: usize, sample: &Sample);
 
@@ -137,7 +137,7 @@ pub(crate) fn observe<W: ValueObserver>(
 /// One sample to run.
 struct Job {
     number: usize,
-    runner: Arc<dyn Runner>,
+    runner: Arc<dyn Session>,
     sample: Sample,
 }
 
@@ -162,7 +162,7 @@ impl Driver<'_, '_> {
         observed: &[String],
         give: &mpsc::SyncSender<Job>,
     ) -> Result<(), CalibrationError> {
-        let mut runners: Vec<(ShapeKey, Arc<dyn Runner>)> = Vec::new();
+        let mut runners: Vec<(ShapeKey, Arc<dyn Session>)> = Vec::new();
         self.ask()?;
         while let Some(sample) = samples.next_sample() {
             self.ask()?;
@@ -194,7 +194,7 @@ impl Driver<'_, '_> {
                 if runner.any_shape() {
                     key.clear();
                 }
-                let runner: Arc<dyn Runner> = runner.into();
+                let runner: Arc<dyn Session> = runner.into();
                 runners.push((key, Arc::clone(&runner)));
                 runner
             };

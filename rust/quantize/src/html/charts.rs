@@ -8,7 +8,7 @@ use maud::{Markup, html};
 use super::bars::{BARS, Part, chart, measured, row};
 use super::numbers::{decibels, end, name, percent};
 use crate::util::text::size;
-use crate::{Histogram, QuantizedRow, Report, Role, Row, Sizes};
+use crate::{Histogram, QuantizedRow, Report, ReportRow, Role, Sizes};
 
 /// The maximum number of histograms.
 const HISTOGRAMS: usize = 24;
@@ -83,11 +83,11 @@ pub(super) fn sizes(report: &Report) -> Markup {
 /// Weights before and after, the largest first.
 pub(super) fn largest_weights(report: &Report) -> Markup {
     let weights = report.values.iter().filter(|row| row.role == Role::Weight);
-    let mut weights: Vec<(&Row, u64)> =
+    let mut weights: Vec<(&ReportRow, u64)> =
         weights.filter_map(|row| Some((row, row.bytes_before?))).collect();
     weights.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
     let whole = weights.first().map_or(1, |(_, bytes)| (*bytes).max(1)) as f64;
-    let bar = |row: &Row, before: u64| {
+    let bar = |row: &ReportRow, before: u64| {
         let stored = row.quantized.as_ref().and_then(|how| how.bytes);
         let before = before as f64 / whole;
         match stored {
@@ -99,10 +99,11 @@ pub(super) fn largest_weights(report: &Report) -> Markup {
             }
         }
     };
-    let value = |row: &Row, before: u64| match row.quantized.as_ref().and_then(|how| how.bytes) {
-        Some(bytes) => format!("{} → {}", size(before), size(bytes.elements + bytes.scales)),
-        None => size(before),
-    };
+    let value =
+        |row: &ReportRow, before: u64| match row.quantized.as_ref().and_then(|how| how.bytes) {
+            Some(bytes) => format!("{} → {}", size(before), size(bytes.elements + bytes.scales)),
+            None => size(before),
+        };
     let rows = weights
         .iter()
         .map(|(row, before)| (name(&row.name), bar(row, *before), value(row, *before)));
@@ -112,7 +113,7 @@ pub(super) fn largest_weights(report: &Report) -> Markup {
 /// The SQNR of weights, the worst first.
 pub(super) fn worst_weights(report: &Report) -> Markup {
     let quantized = report.quantized().filter(|(row, _)| row.role == Role::Weight);
-    let mut weights: Vec<(&Row, f64)> =
+    let mut weights: Vec<(&ReportRow, f64)> =
         quantized.filter_map(|(row, how)| Some((row, how.error?.sqnr_db))).collect();
     weights.sort_by(|one, other| one.1.total_cmp(&other.1));
     let shown: Vec<f64> = weights.iter().take(BARS).map(|(_, db)| *db).collect();
@@ -125,7 +126,7 @@ pub(super) fn worst_weights(report: &Report) -> Markup {
 /// values first.
 pub(super) fn activations(report: &Report) -> Markup {
     let seen = |how: &'_ QuantizedRow| how.histogram.clone();
-    let mut found: Vec<(&Row, &QuantizedRow, Histogram)> =
+    let mut found: Vec<(&ReportRow, &QuantizedRow, Histogram)> =
         report.quantized().filter_map(|(row, how)| Some((row, how, seen(how)?))).collect();
     // The sort is stable: values without clipping keep the order of the model.
     found.sort_by(|one, other| other.2.outside.total_cmp(&one.2.outside));
@@ -155,7 +156,7 @@ pub(super) fn activations(report: &Report) -> Markup {
 const HEIGHT: f64 = 100.0;
 const WIDTH: f64 = 480.0;
 
-fn histogram(row: &Row, how: &QuantizedRow, seen: &Histogram) -> Markup {
+fn histogram(row: &ReportRow, how: &QuantizedRow, seen: &Histogram) -> Markup {
     let chosen = how.range.filter(|range| !range.is_empty());
     let (low, high) =
         chosen.map_or((seen.from, seen.to), |range| (range.min.into(), range.max.into()));

@@ -20,7 +20,7 @@ use self::frame::{list, tile};
 use self::numbers::{count_of, name};
 use crate::report::Report;
 use crate::util::text::size;
-use crate::{Comparison, Config, LayerErrors, Role, Sensitivity, Verified};
+use crate::{Comparison, Config, Evaluation, LayerErrors, Role, Sensitivity};
 
 /// The HTML report about one quantization, with the results that are given. It needs no other file
 /// and no network, and follows the reader's light or dark theme.
@@ -189,7 +189,7 @@ fn said(report: &Report) -> Markup {
 }
 
 /// The measured accuracy, and the layers that were reverted to float for it.
-fn verified(found: &Verified) -> Markup {
+fn verified(found: &Evaluation) -> Markup {
     html! {
         section {
             h2 { "Accuracy control" }

@@ -5,7 +5,7 @@ use quantize_rs_math::Granularity;
 
 use super::numbers::{decibels, name, shape};
 use crate::util::text::size;
-use crate::{QuantizedRow, Report, Role, Row};
+use crate::{QuantizedRow, Report, ReportRow, Role};
 
 /// The maximum number of rows of a table: more take a browser seconds to lay out.
 pub(super) const ROWS: usize = 2000;
@@ -79,7 +79,7 @@ pub(super) fn number(number: Option<f64>, shown: &str) -> Markup {
 }
 
 #[allow(clippy::cast_precision_loss)] // sizes, sorted by
-fn row(value: &Row) -> Markup {
+fn row(value: &ReportRow) -> Markup {
     let how = value.quantized.as_ref();
     let dtype = value.dtype.map_or("", quantize_rs_onnx::DataType::name);
     let db = how.and_then(|how| how.error).map(|error| error.sqnr_db);

@@ -5,13 +5,13 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::output_row::worst_sqnr;
-use super::{Accuracy, Bar, OutputRow, Speed};
+use super::{Accuracy, AccuracyCriteria, OutputRow, Speed};
 
 /// The measured accuracy of the result, and the candidates that were tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verified {
+pub struct Evaluation {
     /// The accuracy criteria.
-    pub bar: Bar,
+    pub bar: AccuracyCriteria,
     /// The number of samples.
     pub samples: usize,
     /// Whether they differ from the calibration samples.
@@ -20,16 +20,16 @@ pub struct Verified {
     pub engine: String,
     /// The candidates. Each of the failed ones has more float layers than the one before; the last
     /// candidate is the result.
-    pub attempts: Vec<Attempt>,
+    pub attempts: Vec<Candidate>,
     /// The layers that were reverted to float, the most sensitive first.
-    pub float_layers: Vec<FloatLayer>,
+    pub float_layers: Vec<RevertedLayer>,
     /// The latency of both models, if the result has to be faster.
     pub speed: Option<Speed>,
 }
 
 /// A model that was quantized and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Attempt {
+pub struct Candidate {
     /// The weights that were reverted to float, the most sensitive first.
     pub float_layers: Vec<String>,
     /// The size of the model in bytes, including external data.
@@ -44,21 +44,21 @@ pub struct Attempt {
 
 /// A layer that was reverted to float.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FloatLayer {
+pub struct RevertedLayer {
     /// The name of its weight.
     pub name: String,
     /// The error of each output when only this layer is quantized.
     pub outputs: Vec<OutputRow>,
 }
 
-impl FloatLayer {
+impl RevertedLayer {
     /// The SQNR of the worst output when only this layer is quantized, in decibels.
     pub fn sqnr_db(&self) -> Option<f64> {
         worst_sqnr(&self.outputs)
     }
 }
 
-impl Attempt {
+impl Candidate {
     /// The SQNR of the worst output, in decibels.
     pub fn sqnr_db(&self) -> Option<f64> {
         worst_sqnr(&self.outputs)
@@ -66,7 +66,10 @@ impl Attempt {
 
     /// The first accuracy criterion that is missed: its option, the measured and the expected
     /// value.
-    pub(crate) fn first_missed(&self, bar: &Bar) -> (&'static str, Option<f64>, Option<f64>) {
+    pub(crate) fn first_missed(
+        &self,
+        bar: &AccuracyCriteria,
+    ) -> (&'static str, Option<f64>, Option<f64>) {
         let (sqnr, drop) = (self.sqnr_db(), self.accuracy.as_ref().map(|found| found.drop));
         match bar.min_sqnr {
             Some(least) if sqnr.is_none_or(|found| found.is_nan() || found < least) => {
@@ -91,10 +94,10 @@ impl Attempt {
     }
 }
 
-impl Verified {
+impl Evaluation {
     /// The options that set accuracy criteria: `min_sqnr`.
     pub(crate) fn criteria_names(&self) -> String {
-        let Bar { min_sqnr, max_accuracy_drop, .. } = self.bar;
+        let AccuracyCriteria { min_sqnr, max_accuracy_drop, .. } = self.bar;
         let names = [("min_sqnr", min_sqnr), ("max_accuracy_drop", max_accuracy_drop)];
         let set: Vec<&str> =
             names.iter().filter(|(_, bar)| bar.is_some()).map(|(n, _)| *n).collect();
@@ -103,7 +106,7 @@ impl Verified {
 
     /// The measurement of the result: `SQNR 31.20 dB on 32 samples (onnxruntime)`.
     pub fn summary(&self) -> String {
-        let measured = self.attempts.last().map_or_else(String::new, Attempt::measured);
+        let measured = self.attempts.last().map_or_else(String::new, Candidate::measured);
         let plural = if self.samples == 1 { "" } else { "s" };
         let kind = if self.held_out { "" } else { "calibration " };
         format!("{measured} on {} {kind}sample{plural} ({})", self.samples, self.engine)
@@ -157,7 +160,7 @@ fn listed(names: &[String]) -> String {
     }
 }
 
-impl fmt::Display for Verified {
+impl fmt::Display for Evaluation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "accuracy control: {}", self.summary())?;
         if let Some(wanted) = self.wanted() {

@@ -7,7 +7,7 @@ use crate::options::Fraction;
 
 /// The criteria that a quantized model has to meet; none by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Bar {
+pub struct AccuracyCriteria {
     /// The minimum SQNR of its worst output, in decibels.
     pub min_sqnr: Option<f64>,
     /// The maximum loss of accuracy, a fraction from 0 to 1.
@@ -16,10 +16,10 @@ pub struct Bar {
     pub require_faster: bool,
 }
 
-impl Bar {
+impl AccuracyCriteria {
     /// Whether any criterion is set.
     pub fn is_set(&self) -> bool {
-        *self != Bar::default()
+        *self != AccuracyCriteria::default()
     }
 
     /// Rejects invalid criteria.

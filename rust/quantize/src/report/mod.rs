@@ -24,8 +24,8 @@ use crate::transform::{STORE_INTEGERS, Step};
 use crate::{Config, Format, QuantizeError, Ranges};
 
 pub use accuracy::Accuracy;
-pub use accuracy_control::{Attempt, FloatLayer, Verified};
-pub use accuracy_criteria::Bar;
+pub use accuracy_control::{Candidate, Evaluation, RevertedLayer};
+pub use accuracy_criteria::AccuracyCriteria;
 pub use latency::{Latencies, Latency};
 pub use output_row::OutputRow;
 pub(crate) use output_row::worst_sqnr;
@@ -57,11 +57,11 @@ pub struct Report {
     pub steps: Vec<Step>,
     /// The result of accuracy control, if it ran.
     #[serde(default)]
-    pub verified: Option<Verified>,
+    pub verified: Option<Evaluation>,
     /// Wall-clock seconds of each stage.
-    pub seconds: Seconds,
+    pub seconds: Timings,
     /// The values of the main graph.
-    pub values: Vec<Row>,
+    pub values: Vec<ReportRow>,
     /// Notes of calibration: the choice of the engine, or ranges that mean nothing.
     pub notes: Vec<String>,
     /// Warnings.
@@ -70,7 +70,7 @@ pub struct Report {
 
 /// Wall-clock seconds of each stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Seconds {
+pub struct Timings {
     /// Running the model on samples.
     pub calibrate: f64,
     /// Encoding weights and rewriting the graph.
@@ -84,7 +84,7 @@ pub struct Seconds {
 
 /// What happened to one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Row {
+pub struct ReportRow {
     /// The name of the value.
     pub name: String,
     /// Its role in the model.
@@ -148,7 +148,7 @@ pub struct StoredBytes {
     pub scales: u64,
 }
 
-impl Row {
+impl ReportRow {
     /// Whether it is a float value that was not quantized.
     pub fn stayed_float(&self) -> bool {
         self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
@@ -193,7 +193,7 @@ impl Report {
                 }
                 Decision::KeepFloat(kept) => (None, kept.to_string()),
             };
-            Row {
+            ReportRow {
                 name: value.name.clone(),
                 role: value.role,
                 dtype: value.dtype,
@@ -245,7 +245,7 @@ impl Report {
     }
 
     /// The quantized values.
-    pub fn quantized(&self) -> impl Iterator<Item = (&Row, &QuantizedRow)> {
+    pub fn quantized(&self) -> impl Iterator<Item = (&ReportRow, &QuantizedRow)> {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
     }
 

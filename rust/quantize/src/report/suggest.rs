@@ -3,7 +3,7 @@
 
 use quantize_rs_math::Granularity;
 
-use super::{QuantizedRow, Report, Row};
+use super::{QuantizedRow, Report, ReportRow};
 use crate::Role;
 use crate::util::text::size;
 
@@ -30,12 +30,12 @@ const ENOUGH_SAMPLES: usize = 100;
 const MUCH_OUTSIDE: f64 = 0.01;
 
 /// The weights whose error is known, with their SQNR in decibels.
-fn weights(report: &Report) -> impl Iterator<Item = (&Row, &QuantizedRow, f64)> {
+fn weights(report: &Report) -> impl Iterator<Item = (&ReportRow, &QuantizedRow, f64)> {
     let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
     weights.filter_map(|(row, how)| Some((row, how, how.error?.sqnr_db)))
 }
 
-fn worst_weight(report: &Report) -> Option<(&Row, &QuantizedRow, f64)> {
+fn worst_weight(report: &Report) -> Option<(&ReportRow, &QuantizedRow, f64)> {
     weights(report).min_by(|one, other| one.2.total_cmp(&other.2))
 }
 
@@ -43,7 +43,7 @@ fn per_channel(report: &Report) -> Option<String> {
     if report.config.per_channel || report.config.block_size.is_some() {
         return None;
     }
-    let one_scale = |row: &Row, how: &QuantizedRow| {
+    let one_scale = |row: &ReportRow, how: &QuantizedRow| {
         let matrix = row.shape.as_ref().is_some_and(|shape| shape.len() > 1);
         matrix && how.granularity == Granularity::PerTensor
     };

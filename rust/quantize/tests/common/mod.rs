@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use quantize_rs::{
     CalibrationError, Config, Consumer, Control, Decision, Engine, Graph, KeepReason, Method,
-    Model, Plan, QType, Quantized, Ranges, Runner, Sample, Samples, Sink, Tensor, calibrate,
+    Model, Plan, QType, Quantized, Ranges, Sample, Samples, Session, Tensor, ValueSink, calibrate,
     convert_opset,
 };
 
@@ -124,7 +124,7 @@ impl Engine for Even {
         model: &Model,
         taps: &[String],
         _: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let graph = Graph::of(model).ok();
         let shape = |name: &String| graph.as_ref().and_then(|graph| shape_of(graph, name));
         // What is too large to be shown is not real: the model is damaged.
@@ -137,8 +137,13 @@ impl Engine for Even {
     }
 }
 
-impl Runner for Even {
-    fn run(&self, _: &Sample, sink: &mut dyn Sink, _: &AtomicBool) -> Result<(), CalibrationError> {
+impl Session for Even {
+    fn run(
+        &self,
+        _: &Sample,
+        sink: &mut dyn ValueSink,
+        _: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
         for (tap, shape) in self.shapes.iter().enumerate() {
             let elements: usize = shape.iter().product();
             let step = |index: usize| f32::from(u8::try_from(index * 7 % 13).unwrap());

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind as Kind, Engine, Runner, Sample, Sink};
+use quantize_rs::{
+    CalibrationError, CalibrationErrorKind as Kind, Engine, Sample, Session, ValueSink,
+};
 use quantize_rs_onnx::{DataType, Model, topological};
 
 use super::value_summary::ValueSummaries;
@@ -25,17 +27,17 @@ pub(super) struct EngineRequest<'a> {
 /// The result of running a sample with both engines.
 enum Agreement {
     /// Both agree; tract's runner.
-    Same(Box<dyn Runner>),
+    Same(Box<dyn Session>),
     /// tract's runner, and the error of ONNX Runtime.
-    Unchecked(Box<dyn Runner>, CalibrationError),
+    Unchecked(Box<dyn Session>, CalibrationError),
     /// ONNX Runtime's runner, and the first difference.
-    Different(Box<dyn Runner>, String),
+    Different(Box<dyn Session>, String),
     /// tract cannot run the model.
     Fails(CalibrationError),
 }
 
 impl EngineRequest<'_> {
-    fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Runner>, CalibrationError> {
+    fn prepare(self, engine: &dyn Engine) -> Result<Box<dyn Session>, CalibrationError> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(CalibrationError::new(Kind::Cancelled));
         }
@@ -44,7 +46,7 @@ impl EngineRequest<'_> {
     }
 
     /// The runner of tract when ONNX Runtime is not available.
-    pub(super) fn alone(self, why: &str) -> Result<Box<dyn Runner>, CalibrationError> {
+    pub(super) fn alone(self, why: &str) -> Result<Box<dyn Session>, CalibrationError> {
         match self.prepare(&Tract) {
             Ok(runner) => Ok(Box::new(self.by(&Tract, runner, &format!("run by tract: {why}")))),
             Err(failure) if is_caller_error(&failure) => Err(failure),
@@ -118,7 +120,7 @@ impl EngineRequest<'_> {
         self,
         choice: &Choice,
         onnxruntime: &OnnxRuntime,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let Choice { tract, why, model, compared } = choice;
         let (engine, other): (&dyn Engine, &dyn Engine) =
             if *tract { (&Tract, onnxruntime) } else { (onnxruntime, &Tract) };
@@ -170,8 +172,8 @@ impl EngineRequest<'_> {
     /// The summaries of the values of a sample.
     fn summarize(
         self,
-        runner: Box<dyn Runner>,
-    ) -> Result<(Box<dyn Runner>, ValueSummaries), CalibrationError> {
+        runner: Box<dyn Session>,
+    ) -> Result<(Box<dyn Session>, ValueSummaries), CalibrationError> {
         let mut summaries = ValueSummaries::default();
         runner.run(self.sample, &mut summaries, self.stop)?;
         Ok((runner, summaries))
@@ -200,7 +202,7 @@ impl EngineRequest<'_> {
         }))
     }
 
-    fn by(self, engine: &dyn Engine, runner: Box<dyn Runner>, why: &str) -> ChosenRunner {
+    fn by(self, engine: &dyn Engine, runner: Box<dyn Session>, why: &str) -> ChosenRunner {
         ChosenRunner { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
     }
 
@@ -246,14 +248,14 @@ pub(super) struct ChosenRunner {
     why: String,
     /// The number of requested taps; the runner may have more.
     taps: usize,
-    runner: Box<dyn Runner>,
+    runner: Box<dyn Session>,
 }
 
-impl Runner for ChosenRunner {
+impl Session for ChosenRunner {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         self.runner.run(sample, &mut FirstTaps { sink, taps: self.taps }, cancelled)
@@ -274,11 +276,11 @@ impl Runner for ChosenRunner {
 
 /// Passes on only the first taps.
 struct FirstTaps<'a> {
-    sink: &'a mut dyn Sink,
+    sink: &'a mut dyn ValueSink,
     taps: usize,
 }
 
-impl Sink for FirstTaps<'_> {
+impl ValueSink for FirstTaps<'_> {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         if tap < self.taps {
             self.sink.observe(tap, shape, values);

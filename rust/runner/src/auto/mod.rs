@@ -8,7 +8,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Timed};
+use quantize_rs::{CalibrationError, Engine, InputSpec, Sample, Session, TimedSession};
 use quantize_rs_onnx::Model;
 
 use crate::{OnnxRuntime, Tract};
@@ -31,7 +31,7 @@ const MAX_TRACT_WORK: u64 = 1 << 27;
 /// for all others.
 ///
 /// The choice is made once, for the first sample. It depends on the model and that sample, never on
-/// timings, and the note of the [`Runner`] gives the reason:
+/// timings, and the note of the [`Session`] gives the reason:
 ///
 /// | the model | with ONNX Runtime | without |
 /// |---|---|---|
@@ -86,7 +86,7 @@ impl Auto {
         Auto { onnxruntime, choice: OnceLock::new(), stop: Arc::default() }
     }
 
-    /// Stops comparing engines when this is set, as a [`Runner`] stops a run.
+    /// Stops comparing engines when this is set, as a [`Session`] stops a run.
     #[must_use]
     pub fn stopped_by(self, stop: Arc<AtomicBool>) -> Auto {
         Auto { stop, ..self }
@@ -96,7 +96,7 @@ impl Auto {
     fn prepare_with(
         &self,
         request: EngineRequest<'_>,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let onnxruntime = match &self.onnxruntime {
             Ok(onnxruntime) => onnxruntime,
             Err(why) => return request.alone(why),
@@ -128,7 +128,7 @@ impl Engine for Auto {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: false })
     }
 
@@ -137,7 +137,7 @@ impl Engine for Auto {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: true })
     }
 
@@ -147,13 +147,13 @@ impl Engine for Auto {
         model: &Model,
         sample: &Sample,
         threads: usize,
-    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
         let (engine, name): (&dyn Engine, _) = match &self.onnxruntime {
             Ok(onnxruntime) => (onnxruntime, onnxruntime.name()),
             Err(_) => (&Tract, Tract.name()),
         };
         let timed = engine.timed(model, sample, threads)?;
-        Ok(timed.map(|timed| Box::new(NamedTimed { timed, name }) as Box<dyn Timed>))
+        Ok(timed.map(|timed| Box::new(NamedTimed { timed, name }) as Box<dyn TimedSession>))
     }
 
     fn kernels(
@@ -170,11 +170,11 @@ impl Engine for Auto {
 
 /// The timed runner, and its engine.
 struct NamedTimed {
-    timed: Box<dyn Timed>,
+    timed: Box<dyn TimedSession>,
     name: &'static str,
 }
 
-impl Timed for NamedTimed {
+impl TimedSession for NamedTimed {
     fn run(&mut self) -> Result<(), CalibrationError> {
         self.timed.run()
     }

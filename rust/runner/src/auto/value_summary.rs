@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use quantize_rs::Sink;
+use quantize_rs::ValueSink;
 
 /// The tolerance between two engines, relative to the largest absolute value.
 const TOLERANCE: f32 = 1e-3;
@@ -34,7 +34,7 @@ fn stride(elements: usize) -> usize {
     elements.div_ceil(COMPARED_ELEMENTS) | 1
 }
 
-impl Sink for ValueSummaries {
+impl ValueSink for ValueSummaries {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         self.0.insert(tap, ValueSummary::of(shape, values));
     }

@@ -19,13 +19,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ort::environment::Environment;
 use ort::value::DynValue;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink, Timed,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Sample, Session, TimedSession,
+    ValueSink,
 };
 use quantize_rs_onnx::{DataType, Edit, Model};
 
 use crate::{catch_panic, inputs};
 use session_pool::SessionPool;
-use timed::TimedSession;
+use timed::OrtTimedSession;
 use values::InputValue;
 
 /// ONNX Runtime, from the library of an installed `onnxruntime` package.
@@ -73,7 +74,7 @@ impl Engine for OnnxRuntime {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         self.runner(model, taps, sample, SessionPool::of)
     }
 
@@ -82,7 +83,7 @@ impl Engine for OnnxRuntime {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         self.runner(model, taps, sample, SessionPool::single_core)
     }
 
@@ -91,9 +92,9 @@ impl Engine for OnnxRuntime {
         model: &Model,
         sample: &Sample,
         threads: usize,
-    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
         inputs::check(&known_inputs(model)?, sample)?;
-        let session = TimedSession::of(self, model, sample, threads, Ok)?;
+        let session = OrtTimedSession::of(self, model, sample, threads, Ok)?;
         Ok(Some(Box::new(session)))
     }
 
@@ -115,7 +116,7 @@ impl OnnxRuntime {
         taps: &[String],
         sample: &Sample,
         pool: fn(&Environment, &Model) -> Result<SessionPool, CalibrationError>,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         let inputs = known_inputs(model)?;
         inputs::check(&inputs, sample)?;
         let (sources, outputs) = tap_sources(model, taps)?;
@@ -149,11 +150,11 @@ enum TapSource {
     Output(usize),
 }
 
-impl Runner for OnnxRuntimeRunner {
+impl Session for OnnxRuntimeRunner {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         inputs::check(&self.inputs, sample)?;
@@ -173,7 +174,7 @@ impl OnnxRuntimeRunner {
     fn run_and_show(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let given = sample.inputs.iter().map(|(name, tensor)| {

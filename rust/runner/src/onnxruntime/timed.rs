@@ -1,4 +1,4 @@
-//! Timed sessions, and their profiles.
+//! TimedSession sessions, and their profiles.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,7 @@ use std::fs;
 use ort::session::builder::SessionBuilder;
 use ort::session::{RunOptions, Session};
 use ort::value::DynValue;
-use quantize_rs::{CalibrationError, Sample, Timed};
+use quantize_rs::{CalibrationError, Sample, TimedSession};
 use quantize_rs_onnx::Model;
 use serde_json::Value;
 
@@ -14,19 +14,19 @@ use super::{OnnxRuntime, error_parsing, failed, panicked, session, values};
 use crate::catch_panic;
 
 /// A session as in deployment, with a sample in its memory.
-pub(super) struct TimedSession {
+pub(super) struct OrtTimedSession {
     session: Session,
     given: Vec<(String, DynValue)>,
 }
 
-impl TimedSession {
+impl OrtTimedSession {
     pub(super) fn of(
         runtime: &OnnxRuntime,
         model: &Model,
         sample: &Sample,
         threads: usize,
         options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
-    ) -> Result<TimedSession, CalibrationError> {
+    ) -> Result<OrtTimedSession, CalibrationError> {
         let given = sample.inputs.iter().map(|(name, tensor)| {
             let value = values::value(tensor).map_err(|error| error.at_value(name))?;
             Ok((name.clone(), value))
@@ -35,13 +35,13 @@ impl TimedSession {
         let session =
             catch_panic::caught(|| session::of(&runtime.environment, model, threads, options));
         let session = session.unwrap_or_else(|panic| Err(panicked(&panic)))?;
-        Ok(TimedSession { session, given })
+        Ok(OrtTimedSession { session, given })
     }
 }
 
-impl Timed for TimedSession {
+impl TimedSession for OrtTimedSession {
     fn run(&mut self) -> Result<(), CalibrationError> {
-        let TimedSession { session, given } = self;
+        let OrtTimedSession { session, given } = self;
         let given: Vec<(&str, &DynValue)> =
             given.iter().map(|(name, value)| (name.as_str(), value)).collect();
         let run = || -> ort::Result<()> {
@@ -64,7 +64,7 @@ pub(super) fn kernels(
     let folder = tempfile::tempdir().map_err(|error| unprofiled().caused_by(error))?;
     let prefix = folder.path().join("profile");
     let profiled = |builder: SessionBuilder| Ok(builder.with_profiling(&prefix)?);
-    let mut timed = TimedSession::of(runtime, model, sample, 1, profiled)?;
+    let mut timed = OrtTimedSession::of(runtime, model, sample, 1, profiled)?;
     timed.run()?;
     let path =
         timed.session.end_profiling().map_err(|error| error_parsing::without_node(&error))?;

@@ -8,7 +8,7 @@ use half::{bf16, f16};
 use ort::value::{
     DynValue, DynValueRef, PrimitiveTensorElementType, TensorElementType, TensorRef, ValueType,
 };
-use quantize_rs::{CalibrationError, CalibrationErrorKind, Sink};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, ValueSink};
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::error_parsing::without_node;
@@ -116,7 +116,7 @@ pub(super) fn are_floats(of: &ValueType) -> bool {
 pub(super) fn show(
     value: &DynValue,
     tap: usize,
-    sink: &mut dyn Sink,
+    sink: &mut dyn ValueSink,
 ) -> Result<(), CalibrationError> {
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
         return Err(failed(format!("a tapped value is {}, not a tensor", value.dtype())));
@@ -139,7 +139,7 @@ fn show_as<T: PrimitiveTensorElementType + Copy>(
     float: fn(T) -> f32,
     tap: usize,
     shape: &[usize],
-    sink: &mut dyn Sink,
+    sink: &mut dyn ValueSink,
 ) -> Result<(), CalibrationError> {
     let floats: Vec<f32> = elements(value)?.iter().map(|element| float(*element)).collect();
     sink.observe(tap, shape, &floats);

@@ -16,7 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Runner, Sample, Sink, Timed,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Sample, Session, TimedSession,
+    ValueSink,
 };
 use quantize_rs_onnx::{DataType, Model, Tensor};
 use tract_onnx::prelude::*;
@@ -46,7 +47,7 @@ impl Engine for Tract {
         model: &Model,
         taps: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         keep_to_plain_arithmetic();
         let bytes = model.to_bytes().map_err(|error| {
             failed("the model cannot be written for tract".to_owned()).caused_by(error)
@@ -62,7 +63,7 @@ impl Engine for Tract {
         model: &Model,
         sample: &Sample,
         _: usize,
-    ) -> Result<Option<Box<dyn Timed>>, CalibrationError> {
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
         let runner = self.prepare(model, &[], sample)?;
         Ok(Some(Box::new(TimedRunner { runner, sample: sample.clone() })))
     }
@@ -70,11 +71,11 @@ impl Engine for Tract {
 
 /// A runner and the sample for timing it.
 struct TimedRunner {
-    runner: Box<dyn Runner>,
+    runner: Box<dyn Session>,
     sample: Sample,
 }
 
-impl Timed for TimedRunner {
+impl TimedSession for TimedRunner {
     fn run(&mut self) -> Result<(), CalibrationError> {
         self.runner.run(&self.sample, &mut NullSink, &AtomicBool::new(false))
     }
@@ -87,7 +88,7 @@ impl Timed for TimedRunner {
 /// A sink that ignores all values.
 struct NullSink;
 
-impl Sink for NullSink {
+impl ValueSink for NullSink {
     fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 
@@ -103,11 +104,11 @@ struct TractRunner {
     names: NodeNames,
 }
 
-impl Runner for TractRunner {
+impl Session for TractRunner {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         inputs::check(&self.inputs, sample)?;
@@ -132,7 +133,7 @@ impl TractRunner {
     fn run_nodes(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
         at: &Cell<Option<usize>>,
     ) -> TractResult<()> {
@@ -160,7 +161,11 @@ impl TractRunner {
 }
 
 /// Passes the elements to the sink without a copy.
-fn show(value: &tract_onnx::prelude::Tensor, tap: usize, sink: &mut dyn Sink) -> TractResult<()> {
+fn show(
+    value: &tract_onnx::prelude::Tensor,
+    tap: usize,
+    sink: &mut dyn ValueSink,
+) -> TractResult<()> {
     sink.observe(tap, value.shape(), value.try_as_plain_ram()?.as_slice::<f32>()?);
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
-use quantize_rs::{CalibrationError, Engine, InputSpec, Runner, Sample, Sink};
+use quantize_rs::{CalibrationError, Engine, InputSpec, Sample, Session, ValueSink};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, Model, NodeProto, Raw, Tensor};
 use quantize_rs_runner::{OnnxRuntime, Tract};
 
@@ -28,7 +28,7 @@ pub(crate) type Shown = (Vec<usize>, Vec<f32>);
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Seen(pub(crate) BTreeMap<usize, Shown>);
 
-impl Sink for Seen {
+impl ValueSink for Seen {
     fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
         assert_eq!(shape.iter().product::<usize>(), values.len());
         let before = self.0.insert(tap, (shape.to_vec(), values.to_vec()));
@@ -36,7 +36,7 @@ impl Sink for Seen {
     }
 }
 
-pub(crate) fn run(runner: &dyn Runner, sample: &Sample) -> Result<Seen, CalibrationError> {
+pub(crate) fn run(runner: &dyn Session, sample: &Sample) -> Result<Seen, CalibrationError> {
     let mut seen = Seen::default();
     runner.run(sample, &mut seen, &AtomicBool::new(false)).map(|()| seen)
 }
@@ -82,7 +82,7 @@ pub(crate) fn all_taps(
     engine: &dyn Engine,
     model: &Model,
     sample: &Sample,
-) -> Result<(Vec<String>, Box<dyn Runner>), CalibrationError> {
+) -> Result<(Vec<String>, Box<dyn Session>), CalibrationError> {
     let made = model.graph().node.iter().flat_map(|node| &node.output).cloned();
     let inputs = sample.inputs.iter().map(|(name, _)| name.clone());
     let mut taps: Vec<String> = inputs.chain(made).filter(|name| !name.is_empty()).collect();

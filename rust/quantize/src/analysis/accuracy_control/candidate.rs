@@ -2,13 +2,15 @@
 
 use quantize_rs_onnx::Model;
 
-use super::GuardOptions;
+use super::AccuracyControl;
 use crate::analysis::SliceSamples;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, StagedProgress};
-use crate::report::Attempt;
-use crate::{Bar, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare};
+use crate::report::Candidate;
+use crate::{
+    AccuracyCriteria, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare,
+};
 
 /// Quantizes and measures candidates.
 pub(super) struct CandidateEvaluator<'a> {
@@ -17,14 +19,14 @@ pub(super) struct CandidateEvaluator<'a> {
     pub(super) ranges: Option<&'a Ranges>,
     pub(super) engine: &'a dyn Engine,
     pub(super) samples: &'a [Sample],
-    pub(super) options: &'a GuardOptions,
+    pub(super) options: &'a AccuracyControl,
     pub(super) stages: StagedProgress<'a>,
 }
 
 /// A candidate with its measurement.
 pub(super) struct EvaluatedCandidate {
     pub(super) quantized: Quantized,
-    pub(super) attempt: Attempt,
+    pub(super) attempt: Candidate,
     /// A sentence for each accuracy criterion that it misses.
     pub(super) misses: Vec<String>,
     pub(super) samples: usize,
@@ -38,7 +40,7 @@ impl<'a> CandidateEvaluator<'a> {
         ranges: Option<&'a Ranges>,
         engine: &'a dyn Engine,
         samples: &'a [Sample],
-        options: &'a GuardOptions,
+        options: &'a AccuracyControl,
         control: Control<'a>,
     ) -> CandidateEvaluator<'a> {
         CandidateEvaluator {
@@ -65,7 +67,7 @@ impl<'a> CandidateEvaluator<'a> {
         }
         let quantized = plan.apply(&prepared.model, self.ranges)?;
         drop(prepared);
-        let GuardOptions { labels, scores, bar, .. } = self.options;
+        let AccuracyControl { labels, scores, bar, .. } = self.options;
         let options =
             CompareOptions { labels: labels.clone(), scores: scores.clone(), latency: None };
         let (model, engine, given) =
@@ -73,8 +75,8 @@ impl<'a> CandidateEvaluator<'a> {
         let found = self
             .stages
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
-        let misses = found.misses(&Bar { require_faster: false, ..*bar });
-        let attempt = Attempt {
+        let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*bar });
+        let attempt = Candidate {
             float_layers: float.to_vec(),
             bytes: found.bytes_quantized,
             outputs: found.outputs,

@@ -12,18 +12,18 @@ use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
-use crate::report::{Attempt, FloatLayer, Verified};
+use crate::report::{Candidate, Evaluation, RevertedLayer};
 use crate::{
-    Bar, Config, LatencyOptions, PreprocessedModel, QuantizeError, Ranges, SensitivityOptions,
-    sensitivity,
+    AccuracyCriteria, Config, LatencyOptions, PreprocessedModel, QuantizeError, Ranges,
+    SensitivityOptions, sensitivity,
 };
 use candidate::{CandidateEvaluator, EvaluatedCandidate};
 
 /// The accuracy criteria, and what happens if they are missed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct GuardOptions {
+pub struct AccuracyControl {
     /// The accuracy criteria; by default none, and the result is only measured.
-    pub bar: Bar,
+    pub bar: AccuracyCriteria,
     /// Whether layers are reverted to float, the most sensitive first, until the criteria are met;
     /// otherwise a missed criterion is an error.
     pub fall_back: bool,
@@ -37,10 +37,10 @@ pub struct GuardOptions {
     pub held_out: bool,
 }
 
-impl Default for GuardOptions {
-    fn default() -> GuardOptions {
-        GuardOptions {
-            bar: Bar::default(),
+impl Default for AccuracyControl {
+    fn default() -> AccuracyControl {
+        AccuracyControl {
+            bar: AccuracyCriteria::default(),
             fall_back: true,
             labels: None,
             scores: None,
@@ -50,7 +50,7 @@ impl Default for GuardOptions {
     }
 }
 
-impl GuardOptions {
+impl AccuracyControl {
     /// Rejects invalid options before any work is done.
     ///
     /// # Errors
@@ -80,13 +80,13 @@ const MAX_RANKING_SAMPLES: usize = 32;
 /// # Errors
 /// A criterion that cannot be met: the error names it, with the measured value and what you can do.
 /// Otherwise see [`compare`](crate::compare()) and [`Plan::apply`](crate::Plan::apply).
-pub fn guarded(
+pub fn quantize_with_accuracy_control(
     model: &Model,
     config: &Config,
     ranges: Option<&Ranges>,
     engine: &dyn Engine,
     samples: &mut dyn Samples,
-    options: &GuardOptions,
+    options: &AccuracyControl,
     control: Control<'_>,
 ) -> Result<Quantized, QuantizeError> {
     options.check()?;
@@ -105,7 +105,7 @@ pub fn guarded(
     let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
     let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
     earlier.push(attempt);
-    let verified = Verified {
+    let verified = Evaluation {
         bar: options.bar,
         samples: samples.len(),
         held_out: options.held_out,
@@ -139,8 +139,8 @@ fn fall_back_to_float(
     evaluator: &mut CandidateEvaluator<'_>,
     config: &Config,
     first: EvaluatedCandidate,
-    options: &GuardOptions,
-) -> Result<(EvaluatedCandidate, Vec<FloatLayer>, Vec<Attempt>), QuantizeError> {
+    options: &AccuracyControl,
+) -> Result<(EvaluatedCandidate, Vec<RevertedLayer>, Vec<Candidate>), QuantizeError> {
     let ranked = evaluator.ranked(config)?;
     let names: Vec<String> = ranked.iter().map(|layer| layer.name.clone()).collect();
     // With all layers float nothing would be quantized.
@@ -199,7 +199,7 @@ fn advice(config: &Config) -> &'static str {
 }
 
 /// The error of a model that misses an accuracy criterion.
-fn missed(tried: &EvaluatedCandidate, options: &GuardOptions, why: &str) -> QuantizeError {
+fn missed(tried: &EvaluatedCandidate, options: &AccuracyControl, why: &str) -> QuantizeError {
     let attempt = &tried.attempt;
     let (bar, measured, expected) = attempt.first_missed(&options.bar);
     let what = format!(
@@ -207,7 +207,7 @@ fn missed(tried: &EvaluatedCandidate, options: &GuardOptions, why: &str) -> Quan
         tried.misses.join("; "),
         on(tried)
     );
-    QuantizeError::new(QuantizeErrorKind::BelowBar {
+    QuantizeError::new(QuantizeErrorKind::BelowCriteria {
         bar: bar.to_owned(),
         measured,
         expected,
@@ -222,7 +222,7 @@ fn on(tried: &EvaluatedCandidate) -> String {
 
 impl CandidateEvaluator<'_> {
     /// The layers of the plan, the most sensitive first.
-    fn ranked(&mut self, config: &Config) -> Result<Vec<FloatLayer>, QuantizeError> {
+    fn ranked(&mut self, config: &Config) -> Result<Vec<RevertedLayer>, QuantizeError> {
         let prepared = PreprocessedModel::of(self.model, config.clone())?;
         let plan = prepared.plan();
         let some = &self.samples[..self.samples.len().min(MAX_RANKING_SAMPLES)];
@@ -232,7 +232,7 @@ impl CandidateEvaluator<'_> {
             sensitivity(&prepared.model, &plan, ranges, engine, given, &options, control)
         })?;
         let layers = found.layers.into_iter();
-        Ok(layers.map(|row| FloatLayer { name: row.name, outputs: row.outputs }).collect())
+        Ok(layers.map(|row| RevertedLayer { name: row.name, outputs: row.outputs }).collect())
     }
 
     /// The latency of the float model and of the quantized one.
@@ -245,7 +245,7 @@ impl CandidateEvaluator<'_> {
         })?;
         let below = |measured, expected, what: String| {
             let bar = "require_faster".to_owned();
-            QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
+            QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
         };
         let Some(found) = found else {
             let what = "below the accuracy criterion: the result has to be faster, and the latency \

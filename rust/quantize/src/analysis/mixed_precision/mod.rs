@@ -200,7 +200,7 @@ fn unreachable(least: f64, best: Option<(LayerBits, f64)>) -> QuantizeError {
     );
     let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
     let measured = best.map(|(_, found)| found);
-    QuantizeError::new(QuantizeErrorKind::BelowBar { bar, measured, expected, what })
+    QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
 }
 
 /// The product, rounded down.

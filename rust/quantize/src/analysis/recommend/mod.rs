@@ -21,7 +21,7 @@ pub use rules::{ALL, Rule};
 
 /// The target and the samples of a recommendation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Wanted<'a> {
+pub struct Request<'a> {
     /// The runtime; `None` is treated as x86.
     pub target: Option<Target>,
     /// The source of real inputs, if there are any.
@@ -40,7 +40,7 @@ pub enum SampleSource<'a> {
 /// A quantization strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Way {
+pub enum Strategy {
     /// Weights and activations, with calibrated ranges.
     Static,
     /// Weights, and activations at run time.
@@ -51,14 +51,14 @@ pub enum Way {
     Nothing,
 }
 
-impl Way {
+impl Strategy {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
-            Way::Static => "static",
-            Way::Dynamic => "dynamic",
-            Way::Weights => "weights",
-            Way::Nothing => "nothing",
+            Strategy::Static => "static",
+            Strategy::Dynamic => "dynamic",
+            Strategy::Weights => "weights",
+            Strategy::Nothing => "nothing",
         }
     }
 }
@@ -67,7 +67,7 @@ impl Way {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecommendedOptions {
     /// The strategy.
-    pub way: Way,
+    pub way: Strategy,
     /// Bits of weights.
     pub bits: u8,
     /// Whether each output channel has a scale.
@@ -85,9 +85,9 @@ pub struct RecommendedOptions {
 
 impl RecommendedOptions {
     /// 8 bits with one scale for each channel.
-    const fn of(way: Way) -> RecommendedOptions {
+    const fn of(way: Strategy) -> RecommendedOptions {
         let format = match way {
-            Way::Dynamic => Format::Dynamic,
+            Strategy::Dynamic => Format::Dynamic,
             _ => Format::Qdq,
         };
         RecommendedOptions {
@@ -103,7 +103,7 @@ impl RecommendedOptions {
 
     /// Dynamic quantization, including LSTMs.
     const fn lstms() -> RecommendedOptions {
-        let mut choice = RecommendedOptions::of(Way::Dynamic);
+        let mut choice = RecommendedOptions::of(Strategy::Dynamic);
         choice.dynamic_lstm = true;
         choice
     }
@@ -111,7 +111,7 @@ impl RecommendedOptions {
     /// Weights only, 4 bits in blocks of 32.
     const fn blocks() -> RecommendedOptions {
         RecommendedOptions {
-            way: Way::Weights,
+            way: Strategy::Weights,
             bits: 4,
             per_channel: false,
             block_size: Some(32),
@@ -174,19 +174,19 @@ pub struct Recommendation {
 /// Recommends how to quantize a model.
 ///
 /// ```
-/// use quantize_rs::{Model, Wanted, Way, recommend};
+/// use quantize_rs::{Model, Request, Strategy, recommend};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-/// let found = recommend(&Model::open(path)?, Wanted::default())?;
-/// assert_eq!(found.choice.way, Way::Static);
+/// let found = recommend(&Model::open(path)?, Request::default())?;
+/// assert_eq!(found.choice.way, Strategy::Static);
 /// assert!(found.reasons[0].text.contains("Conv do"));
 /// # Ok::<(), quantize_rs::QuantizeError>(())
 /// ```
 ///
 /// # Errors
 /// A model that cannot be quantized at all, such as one with a node that lacks inputs.
-pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, QuantizeError> {
-    let Wanted { target, samples } = wanted;
+pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, QuantizeError> {
+    let Request { target, samples } = wanted;
     let facts = Facts::of(model)?;
     let mut refused = None;
     let mut decided = None;
@@ -212,12 +212,12 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
             (
                 "none",
                 why,
-                Fitted { choice: RecommendedOptions::of(Way::Nothing), bytes: facts.bytes },
+                Fitted { choice: RecommendedOptions::of(Strategy::Nothing), bytes: facts.bytes },
             )
         }
     };
     let mut reasons = vec![Reason { rule, text: because }];
-    if choice.way != Way::Nothing {
+    if choice.way != Strategy::Nothing {
         reasons.push(Reason { rule: "size", text: reasons::bytes(&facts, bytes) });
         reasons.extend(
             reasons::ALL.iter().filter_map(|(rule, say)| {
@@ -245,7 +245,7 @@ pub fn recommend(model: &Model, wanted: Wanted<'_>) -> Result<Recommendation, Qu
         target,
         rule,
         reasons,
-        samples: (choice.way == Way::Static).then(|| files.samples().to_owned()),
+        samples: (choice.way == Strategy::Static).then(|| files.samples().to_owned()),
         python: render_call::python(&choice, target, &files),
         command: render_call::command(&choice, target, &files),
         choice,
@@ -269,13 +269,13 @@ fn fitted(
     target: Option<Target>,
 ) -> Result<Option<Fitted>, QuantizeError> {
     let mut choice = choice.clone();
-    if choice.way == Way::Nothing {
+    if choice.way == Strategy::Nothing {
         return Ok(Some(Fitted { choice, bytes: facts.bytes }));
     }
     if choice.format == Format::MatMulNBits {
         choice.format = rules::format_of(target);
     }
-    if choice.way == Way::Dynamic
+    if choice.way == Strategy::Dynamic
         && let Some(convolutions) = facts.share(Family::Convolution)
     {
         choice.exclude = convolutions.operators.keys().cloned().collect();
@@ -326,12 +326,12 @@ impl fmt::Display for RecommendedOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bits = self.bits;
         match self.way {
-            Way::Static => write!(f, "static: weights and activations in {bits} bits")?,
-            Way::Dynamic => {
+            Strategy::Static => write!(f, "static: weights and activations in {bits} bits")?,
+            Strategy::Dynamic => {
                 write!(f, "dynamic: weights in {bits} bits, activations at run time")?;
             }
-            Way::Weights => write!(f, "weights only, in {bits} bits")?,
-            Way::Nothing => return f.write_str("nothing to do"),
+            Strategy::Weights => write!(f, "weights only, in {bits} bits")?,
+            Strategy::Nothing => return f.write_str("nothing to do"),
         }
         if self.per_channel {
             f.write_str(", per channel")?;
@@ -355,7 +355,7 @@ impl fmt::Display for Recommendation {
         for Reason { text, .. } in &self.reasons {
             writeln!(f, "  - {text}")?;
         }
-        if self.choice.way == Way::Nothing {
+        if self.choice.way == Strategy::Nothing {
             return Ok(());
         }
         writeln!(f, "Python:  {}", self.python)?;

@@ -6,12 +6,12 @@ use quantize_rs_onnx::DataType;
 
 use super::facts::{Facts, Family};
 use super::render_call::{IN_MEMORY, usual_samples};
-use super::{RecommendedOptions, SampleSource, Wanted, Way};
+use super::{RecommendedOptions, Request, SampleSource, Strategy};
 use crate::util::text::size;
 use crate::{Format, Planned, ValuePlan};
 
 /// Returns a reason if there is one.
-type Say = fn(&Facts, &RecommendedOptions, Wanted<'_>) -> Option<String>;
+type Say = fn(&Facts, &RecommendedOptions, Request<'_>) -> Option<String>;
 
 /// All reasons except those of the deciding rule and of the size, by name.
 pub(super) const ALL: &[(&str, Say)] = &[
@@ -56,7 +56,7 @@ pub(super) fn weight_bytes(value: &Planned, how: &ValuePlan) -> (u64, u64) {
     (elements.saturating_mul(width).div_ceil(8), stored + groups as u64 * 5)
 }
 
-fn largest(facts: &Facts, _: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn largest(facts: &Facts, _: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let largest = facts.largest.as_ref()?;
     #[allow(clippy::cast_precision_loss)] // shown without digits
     let part = largest.bytes as f64 / facts.weight_bytes.max(1) as f64;
@@ -71,7 +71,7 @@ fn largest(facts: &Facts, _: &RecommendedOptions, _: Wanted<'_>) -> Option<Strin
 }
 
 #[allow(clippy::unnecessary_wraps)] // a row of the table
-fn bits(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn bits(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     Some(match choice.bits {
         8 => "8 bits: integer kernels use them, and the loss of accuracy is small".to_owned(),
         bits => format!(
@@ -80,19 +80,19 @@ fn bits(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String>
     })
 }
 
-fn per_channel(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn per_channel(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let which = "a scale for each output channel costs nothing, and a channel of large weights \
                  does not make the others coarser";
     choice.per_channel.then(|| format!("per channel: {which}"))
 }
 
-fn block_size(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn block_size(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let size = choice.block_size?;
     Some(format!("blocks of {size}: 4 bits have 16 steps, too few for a whole channel"))
 }
 
-fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Wanted<'_>) -> Option<String> {
-    if choice.way != Way::Static {
+fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Request<'_>) -> Option<String> {
+    if choice.way != Strategy::Static {
         return None;
     }
     let usual = usual_samples(facts.inputs);
@@ -109,24 +109,24 @@ fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Wanted<'_>) -> Op
     }
 }
 
-fn varying(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn varying(facts: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     if facts.varying.is_empty() {
         return None;
     }
     let axes = facts.varying.join(", ");
     match choice.way {
-        Way::Static => {
+        Strategy::Static => {
             Some(format!("{axes} is dynamic: use samples with the lengths of production inputs"))
         }
-        Way::Dynamic => Some(format!("{axes} is dynamic, and ranges vary with it")),
+        Strategy::Dynamic => Some(format!("{axes} is dynamic, and ranges vary with it")),
         _ => None,
     }
 }
 
-fn operators(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn operators(facts: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let others = |family: Family| facts.share(family).filter(|share| share.work < 0.5);
     match choice.way {
-        Way::Dynamic => others(Family::Convolution).map(|share| {
+        Strategy::Dynamic => others(Family::Convolution).map(|share| {
             let count: usize = share.operators.values().sum();
             format!(
                 "{count} convolutions stay float: dynamic quantization makes them slower, and they \
@@ -138,13 +138,13 @@ fn operators(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Optio
     }
 }
 
-fn lstms(_: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn lstms(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let which = "ONNX Runtime has an operator for LSTMs on integers: faster, and less accurate \
                  than 8-bit weights alone";
     choice.dynamic_lstm.then(|| format!("dynamic_lstm: {which}"))
 }
 
-fn opset(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
+fn opset(facts: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let (need, what) = match (choice.format, choice.block_size) {
         (Format::MatMulNBits, _) => return None,
         (_, Some(_)) => (21, "blocks and 4 bits"),
@@ -156,8 +156,8 @@ fn opset(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<St
     })
 }
 
-fn partly(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<String> {
-    (facts.integer_bytes > 0 && choice.way != Way::Nothing).then(|| {
+fn partly(facts: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
+    (facts.integer_bytes > 0 && choice.way != Strategy::Nothing).then(|| {
         format!(
             "{} of weights are integers already, and are not changed",
             size(facts.integer_bytes)
@@ -165,7 +165,7 @@ fn partly(facts: &Facts, choice: &RecommendedOptions, _: Wanted<'_>) -> Option<S
     })
 }
 
-fn target(_: &Facts, _: &RecommendedOptions, wanted: Wanted<'_>) -> Option<String> {
+fn target(_: &Facts, _: &RecommendedOptions, wanted: Request<'_>) -> Option<String> {
     let profile = wanted.target?.profile();
     Some(format!("{}: {}", profile.name, profile.about))
 }

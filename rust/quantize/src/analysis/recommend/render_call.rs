@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{RecommendedOptions, SampleSource, Way};
+use super::{RecommendedOptions, SampleSource, Strategy};
 use crate::{Config, Format, QuantizeError, Target};
 
 /// The files that a call reads and writes.
@@ -76,7 +76,7 @@ fn options(choice: &RecommendedOptions, target: Option<Target>) -> Vec<CallOptio
     if choice.per_channel {
         add("per_channel", OptionValue::Yes);
     }
-    if choice.way == Way::Static {
+    if choice.way == Strategy::Static {
         add("method", OptionValue::Text(METHOD.to_owned()));
     }
     if !choice.exclude.is_empty() {
@@ -107,13 +107,13 @@ pub(super) fn python(choice: &RecommendedOptions, target: Option<Target>, files:
     let output = quoted(&files.output(choice));
     let mut arguments = vec![model, output];
     let function = match choice.way {
-        Way::Nothing => return String::new(),
-        Way::Static => {
+        Strategy::Nothing => return String::new(),
+        Strategy::Static => {
             let samples = quoted(&files.samples);
             arguments.push(if files.in_memory { IN_MEMORY.to_owned() } else { samples });
             "quantize_with_calibration"
         }
-        Way::Dynamic | Way::Weights => "quantize",
+        Strategy::Dynamic | Strategy::Weights => "quantize",
     };
     arguments.extend(options(choice, target).into_iter().map(|CallOption { name, value }| {
         let value = match value {
@@ -139,8 +139,8 @@ pub(super) fn command(
     let model = word(files.model.as_deref().unwrap_or("model.onnx"));
     let mut words = vec!["quantize-rs".to_owned()];
     match choice.way {
-        Way::Nothing => return String::new(),
-        Way::Static => {
+        Strategy::Nothing => return String::new(),
+        Strategy::Static => {
             words.extend([
                 "calibrate".to_owned(),
                 model,
@@ -148,7 +148,7 @@ pub(super) fn command(
                 word(&files.samples),
             ]);
         }
-        Way::Dynamic | Way::Weights => words.extend(["quantize".to_owned(), model]),
+        Strategy::Dynamic | Strategy::Weights => words.extend(["quantize".to_owned(), model]),
     }
     words.extend(["-o".to_owned(), word(&files.output(choice))]);
     for CallOption { name, value } in options(choice, target) {
@@ -172,7 +172,7 @@ pub(super) fn config(
     target: Option<Target>,
 ) -> Result<Config, QuantizeError> {
     let plain = match (choice.way, target) {
-        (Way::Static, target) => Config::for_target(target.unwrap_or(Target::X86)),
+        (Strategy::Static, target) => Config::for_target(target.unwrap_or(Target::X86)),
         _ => Config::with_bits(choice.bits)?,
     };
     Ok(Config {
@@ -219,7 +219,7 @@ mod tests {
         let choice = RecommendedOptions {
             exclude,
             dynamic_lstm: true,
-            ..RecommendedOptions::of(Way::Dynamic)
+            ..RecommendedOptions::of(Strategy::Dynamic)
         };
         assert_eq!(
             command(&choice, None, &files),
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn samples_in_memory_are_a_variable_in_python_and_a_file_for_a_command() {
         let files = Files::of(Some(Path::new("m.onnx")), Some(SampleSource::Memory), 2);
-        let choice = RecommendedOptions::of(Way::Static);
+        let choice = RecommendedOptions::of(Strategy::Static);
         assert_eq!(
             python(&choice, None, &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", data, \
@@ -246,7 +246,7 @@ mod tests {
         let files = Files::of(Some(Path::new("m.onnx")), None, 1);
         let choice = RecommendedOptions {
             exclude: vec!["Conv".to_owned()],
-            ..RecommendedOptions::of(Way::Static)
+            ..RecommendedOptions::of(Strategy::Static)
         };
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),

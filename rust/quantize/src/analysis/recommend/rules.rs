@@ -3,7 +3,7 @@
 use quantize_rs_onnx::DataType;
 
 use super::facts::{Facts, Family, Share};
-use super::{RecommendedOptions, Wanted, Way};
+use super::{RecommendedOptions, Request, Strategy};
 use crate::options::format::ONNX_RUNTIME;
 use crate::util::text::size;
 use crate::{Format, Target};
@@ -17,7 +17,7 @@ pub struct Rule {
     /// The recommended options.
     pub choice: RecommendedOptions,
     /// The reason from the model; `None` if the rule does not apply.
-    pub(super) because: fn(&Facts, Wanted<'_>) -> Option<String>,
+    pub(super) because: fn(&Facts, Request<'_>) -> Option<String>,
 }
 
 /// All rules, in order of precedence.
@@ -25,31 +25,31 @@ pub const ALL: &[Rule] = &[
     Rule {
         name: "quantized",
         about: "at least nine tenths of the weights are integers already",
-        choice: RecommendedOptions::of(Way::Nothing),
+        choice: RecommendedOptions::of(Strategy::Nothing),
         because: quantized,
     },
     Rule {
         name: "no_weights",
         about: "no operator multiplies by a float weight",
-        choice: RecommendedOptions::of(Way::Nothing),
+        choice: RecommendedOptions::of(Strategy::Nothing),
         because: no_weights,
     },
     Rule {
         name: "doubles",
         about: "weights are float64: activations are not quantized",
-        choice: RecommendedOptions::of(Way::Weights),
+        choice: RecommendedOptions::of(Strategy::Weights),
         because: doubles,
     },
     Rule {
         name: "static_runtime",
         about: "the target needs calibrated ranges to compute on integers: tensorrt, openvino, qnn",
-        choice: RecommendedOptions::of(Way::Static),
+        choice: RecommendedOptions::of(Strategy::Static),
         because: static_runtime,
     },
     Rule {
         name: "convolutions",
         about: "convolutions do at least half of the work",
-        choice: RecommendedOptions::of(Way::Static),
+        choice: RecommendedOptions::of(Strategy::Static),
         because: convolutions,
     },
     Rule {
@@ -74,25 +74,25 @@ pub const ALL: &[Rule] = &[
         name: "attention_sampled",
         about: "matrix multiplications do at least half of the work, some multiply two \
                 activations, and there are samples",
-        choice: RecommendedOptions::of(Way::Static),
+        choice: RecommendedOptions::of(Strategy::Static),
         because: attention_sampled,
     },
     Rule {
         name: "attention",
         about: "the same, without samples",
-        choice: RecommendedOptions::of(Way::Dynamic),
+        choice: RecommendedOptions::of(Strategy::Dynamic),
         because: attention,
     },
     Rule {
         name: "products",
         about: "matrix multiplications do at least half of the work",
-        choice: RecommendedOptions::of(Way::Dynamic),
+        choice: RecommendedOptions::of(Strategy::Dynamic),
         because: products,
     },
     Rule {
         name: "mixed",
         about: "anything else",
-        choice: RecommendedOptions::of(Way::Weights),
+        choice: RecommendedOptions::of(Strategy::Weights),
         because: mixed,
     },
 ];
@@ -106,7 +106,7 @@ const TABLES: f64 = 0.75;
 /// The size of the weights in bytes from which on a language model is bound by reading them.
 const LARGE: u64 = 100_000_000;
 
-fn quantized(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn quantized(facts: &Facts, _: Request<'_>) -> Option<String> {
     let Facts { integer_bytes, weight_bytes, .. } = *facts;
     (integer_bytes > 9 * weight_bytes).then(|| {
         format!(
@@ -117,11 +117,11 @@ fn quantized(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     })
 }
 
-fn no_weights(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn no_weights(facts: &Facts, _: Request<'_>) -> Option<String> {
     (facts.weight_bytes == 0).then(|| "no operator of it multiplies by a float weight".to_owned())
 }
 
-fn doubles(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn doubles(facts: &Facts, _: Request<'_>) -> Option<String> {
     let doubles = facts.dtype.as_deref() == Some(DataType::Double.name());
     doubles.then(|| {
         "its weights are float64: integer kernels support float32 only, so its activations are not \
@@ -130,7 +130,7 @@ fn doubles(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     })
 }
 
-fn static_runtime(_: &Facts, wanted: Wanted<'_>) -> Option<String> {
+fn static_runtime(_: &Facts, wanted: Request<'_>) -> Option<String> {
     let target = wanted.target?;
     let known = matches!(target, Target::TensorRt | Target::OpenVino | Target::Qnn);
     known.then(|| {
@@ -139,7 +139,7 @@ fn static_runtime(_: &Facts, wanted: Wanted<'_>) -> Option<String> {
     })
 }
 
-fn convolutions(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn convolutions(facts: &Facts, _: Request<'_>) -> Option<String> {
     let share = deciding(facts, Family::Convolution)?;
     Some(format!(
         "{}: they are fast with calibrated ranges of activations, and the operators between them \
@@ -148,7 +148,7 @@ fn convolutions(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     ))
 }
 
-fn recurrent(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn recurrent(facts: &Facts, _: Request<'_>) -> Option<String> {
     let share = deciding(facts, Family::Recurrent)?;
     Some(format!(
         "{}: their states have no ranges that a file could store, so samples gain nothing; their \
@@ -157,7 +157,7 @@ fn recurrent(facts: &Facts, _: Wanted<'_>) -> Option<String> {
     ))
 }
 
-fn generative(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
+fn generative(facts: &Facts, wanted: Request<'_>) -> Option<String> {
     let share = deciding(facts, Family::Product)?;
     let tokens = facts.vocabulary.map(|count| format!("it scores {count} tokens"));
     let cache = facts.caches.first().map(|name| format!("it reads `{name}` of earlier tokens"));
@@ -174,7 +174,7 @@ fn generative(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     ))
 }
 
-fn tables(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
+fn tables(facts: &Facts, wanted: Request<'_>) -> Option<String> {
     let share = facts.share(Family::Table).filter(|share| share.weights >= TABLES)?;
     Some(format!(
         "{} of {} of weights, {:.0} %, are embedding tables ({}): only their size matters{}",
@@ -186,7 +186,7 @@ fn tables(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     ))
 }
 
-fn attention_sampled(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
+fn attention_sampled(facts: &Facts, wanted: Request<'_>) -> Option<String> {
     let attends = attends(facts)?;
     wanted.samples.is_some().then(|| {
         format!(
@@ -196,7 +196,7 @@ fn attention_sampled(facts: &Facts, wanted: Wanted<'_>) -> Option<String> {
     })
 }
 
-fn attention(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn attention(facts: &Facts, _: Request<'_>) -> Option<String> {
     let attends = attends(facts)?;
     Some(format!(
         "{attends}: these stay float; the others are quantized dynamically, which needs no samples"
@@ -212,13 +212,13 @@ fn attends(facts: &Facts) -> Option<String> {
     })
 }
 
-fn products(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn products(facts: &Facts, _: Request<'_>) -> Option<String> {
     let share = deciding(facts, Family::Product)?;
     Some(format!("{}: quantized dynamically, they need no samples", did(share)))
 }
 
 #[allow(clippy::unnecessary_wraps)] // a row of the table
-fn mixed(facts: &Facts, _: Wanted<'_>) -> Option<String> {
+fn mixed(facts: &Facts, _: Request<'_>) -> Option<String> {
     let shares = facts.families.iter().map(did);
     let shares: Vec<String> = shares.collect();
     Some(format!("no other rule applies: {}", shares.join("; ")))
@@ -296,36 +296,56 @@ const SMALLER: &str = "half as large, and less accurate";
 
 /// All alternatives.
 pub(super) const OTHERWISE: &[Other] = &[
-    Other { from: "convolutions", when: UNSAMPLED, choice: RecommendedOptions::of(Way::Weights) },
+    Other {
+        from: "convolutions",
+        when: UNSAMPLED,
+        choice: RecommendedOptions::of(Strategy::Weights),
+    },
     Other {
         from: "recurrent",
         when: "more accurate, as small, and LSTMs hardly faster",
-        choice: RecommendedOptions::of(Way::Dynamic),
+        choice: RecommendedOptions::of(Strategy::Dynamic),
     },
-    Other { from: "recurrent", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
+    Other {
+        from: "recurrent",
+        when: MORE_ACCURATE,
+        choice: RecommendedOptions::of(Strategy::Weights),
+    },
     Other {
         from: "generative",
         when: "more accurate",
-        choice: RecommendedOptions::of(Way::Dynamic),
+        choice: RecommendedOptions::of(Strategy::Dynamic),
     },
-    Other { from: "tables", when: "more accurate", choice: RecommendedOptions::of(Way::Weights) },
+    Other {
+        from: "tables",
+        when: "more accurate",
+        choice: RecommendedOptions::of(Strategy::Weights),
+    },
     Other {
         from: "attention_sampled",
         when: "without samples, or if inputs vary strongly",
-        choice: RecommendedOptions::of(Way::Dynamic),
+        choice: RecommendedOptions::of(Strategy::Dynamic),
     },
     Other {
         from: "attention_sampled",
         when: MORE_ACCURATE,
-        choice: RecommendedOptions::of(Way::Weights),
+        choice: RecommendedOptions::of(Strategy::Weights),
     },
     Other { from: "attention_sampled", when: SMALLER, choice: RecommendedOptions::blocks() },
-    Other { from: "attention", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
-    Other { from: "attention", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
+    Other { from: "attention", when: SAMPLED, choice: RecommendedOptions::of(Strategy::Static) },
+    Other {
+        from: "attention",
+        when: MORE_ACCURATE,
+        choice: RecommendedOptions::of(Strategy::Weights),
+    },
     Other { from: "attention", when: SMALLER, choice: RecommendedOptions::blocks() },
-    Other { from: "products", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
-    Other { from: "products", when: MORE_ACCURATE, choice: RecommendedOptions::of(Way::Weights) },
-    Other { from: "mixed", when: SAMPLED, choice: RecommendedOptions::of(Way::Static) },
+    Other { from: "products", when: SAMPLED, choice: RecommendedOptions::of(Strategy::Static) },
+    Other {
+        from: "products",
+        when: MORE_ACCURATE,
+        choice: RecommendedOptions::of(Strategy::Weights),
+    },
+    Other { from: "mixed", when: SAMPLED, choice: RecommendedOptions::of(Strategy::Static) },
 ];
 
 #[cfg(test)]
@@ -345,6 +365,6 @@ mod tests {
     #[test]
     fn the_last_rule_always_applies() {
         let last = ALL.last().unwrap();
-        assert!((last.because)(&Facts::default(), Wanted::default()).is_some());
+        assert!((last.because)(&Facts::default(), Request::default()).is_some());
     }
 }

@@ -10,7 +10,7 @@ use quantize_rs_onnx::{Model, reads};
 use super::layers::Layer;
 use super::measure::FloatPass;
 use crate::analysis::pair::RecordedValues;
-use crate::calibrate::engine::{Engine, Runner, Sample, Sink};
+use crate::calibrate::engine::{Engine, Sample, Session, ValueSink};
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Ranges};
 
@@ -127,7 +127,7 @@ impl Engine for RecordingEngine<'_> {
         model: &Model,
         observed: &[String],
         sample: &Sample,
-    ) -> Result<Box<dyn Runner>, CalibrationError> {
+    ) -> Result<Box<dyn Session>, CalibrationError> {
         if self.names.is_empty() {
             return self.engine.prepare(model, observed, sample);
         }
@@ -145,7 +145,7 @@ impl Engine for RecordingEngine<'_> {
 }
 
 struct RecordingSession {
-    runner: Box<dyn Runner>,
+    runner: Box<dyn Session>,
     /// The number of values that the caller observes.
     observed: usize,
     /// For each observed value, its position in `names`, if it is recorded.
@@ -154,11 +154,11 @@ struct RecordingSession {
     store: Arc<Store>,
 }
 
-impl Runner for RecordingSession {
+impl Session for RecordingSession {
     fn run(
         &self,
         sample: &Sample,
-        sink: &mut dyn Sink,
+        sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         let own = (!self.store.is_closed()).then(|| RecordedValues::of(&self.names));
@@ -185,14 +185,14 @@ impl Runner for RecordingSession {
 
 /// Passes values on, and records those that layers read.
 struct TeeSink<'a> {
-    sink: &'a mut dyn Sink,
+    sink: &'a mut dyn ValueSink,
     own: Option<RecordedValues>,
     /// The bytes that are left.
     room: usize,
     runner: &'a RecordingSession,
 }
 
-impl Sink for TeeSink<'_> {
+impl ValueSink for TeeSink<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         if index < self.runner.observed {
             self.sink.observe(index, shape, values);

@@ -13,7 +13,7 @@ use super::LayerRow;
 use super::pieces::{Piece, PreparedPiece};
 use crate::analysis::compare::{OutputDeviation, other_shape, row};
 use crate::analysis::pair::{RecordedValues, SliceSamples, Value};
-use crate::calibrate::engine::{Engine, Sample, Sink};
+use crate::calibrate::engine::{Engine, Sample, ValueSink};
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::{CalibrationError, QuantizeError};
@@ -158,7 +158,7 @@ impl<'a> ValueRecorder<'a> {
     }
 }
 
-impl Sink for ValueRecorder<'_> {
+impl ValueSink for ValueRecorder<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         self.now.observe(index, shape, values);
     }

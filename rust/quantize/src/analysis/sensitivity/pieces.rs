@@ -13,7 +13,7 @@ use quantize_rs_onnx::reads;
 
 use super::layers::Layer;
 use crate::analysis::extract::{Extract, extract};
-use crate::calibrate::engine::{Engine, Runner, Sample};
+use crate::calibrate::engine::{Engine, Sample, Session};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::{CalibrationError, QuantizeError};
@@ -176,7 +176,7 @@ struct Shared {
 
 /// A part that is prepared for samples of certain shapes.
 pub(super) struct PreparedPiece {
-    pub(super) runner: Box<dyn Runner>,
+    pub(super) runner: Box<dyn Session>,
     shapes: Vec<Vec<usize>>,
 }
 
