@@ -82,7 +82,7 @@ fn what_is_not_included_stays_float_and_says_so() {
     assert_eq!(named(of(&[node], &[])), weights[..1]);
     assert_eq!(named(of(&["*"], &[node])), weights[1..]);
     assert!(named(of(&[node], &[node])).is_empty() && named(of(&[], &[])).is_empty());
-    let other = KeepReason::NotIncluded { node: reader(&weights[1]).name.clone() };
+    let other = KeepReason::NotIncluded { node: consumer(&weights[1]).name.clone() };
     let plan = plan(&model, of(&[node], &[]));
     assert_eq!(plan.value(&weights[1]).unwrap().decision, Decision::KeepFloat(other));
     let error = Plan::of(&graph, of(&["nothing*"], &[])).unwrap_err().to_string();
