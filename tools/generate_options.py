@@ -89,9 +89,25 @@ def default(row: Row) -> str:
     return repr(row["default"] or None) if row["default"] in ([], {}) else repr(row["default"])
 
 
+def choices(row: Row) -> str:
+    """The values of an option that has a few."""
+    kind = row["kind"]
+    if kind["type"] not in ("choice", "open_choice") or len(kind["values"]) > 8:
+        return ""
+    names = [f'``"{value["name"]}"``' for value in kind["values"]]
+    names += [] if row["python_type"] != "Engine" else ["or an object"]
+    return f" One of {', '.join(names)}."
+
+
+def also(row: Row) -> str:
+    """The other names of an option."""
+    names = [f"`{alias}`" for alias in row["aliases"]]
+    return f" Also called {' or '.join(names)}." if names else ""
+
+
 def fill(text: str, indent: int, hanging: int = 0) -> str:
     """A paragraph of at most `WIDTH` columns."""
-    text = text.replace("`SmoothQuant`", "SmoothQuant").replace("[…]", "[...]")
+    text = text.replace("[…]", "[...]")
     start = " " * indent
     return textwrap.fill(
         text,
@@ -178,6 +194,7 @@ def options_module() -> str:
 # Functions with a parameter for one of these options take its other names as keywords.
 ALIASES = {
     "DataAliases": [("calibration_data", "data", "Any")],
+    "SamplesAliases": [("calibration_data", "samples", "Any")],
     "ExcludeAliases": [("exclude", "exclude", "Iterable[str] | None")],
     "DataAndExcludeAliases": [
         ("calibration_data", "data", "Any"),
@@ -272,7 +289,9 @@ def section(function: str, indent: int) -> str:
         if kept:
             lines += [f"{start}{TITLES[group]}"]
             for row in kept:
-                lines += [fill(f"- `{row['name']}`: {row['summary']}", indent + 4, 2)]
+                said = row["summary"] + choices(row) + also(row)
+                text = f"- `{row['name']}`: {said}"
+                lines += [fill(text, indent + 4, 2)]
             lines += [""]
     lines += [f"{start}{URL}", f"{start}describes every option in full.", ""]
     return "\n".join(lines)

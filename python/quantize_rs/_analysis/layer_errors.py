@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .._flow.model import Model
@@ -11,7 +12,13 @@ from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._options.resolve import with_aliases
 from .._results.layer_errors import LayerErrors, parse_layer_errors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import DataAliases
 
 __all__ = ["layer_errors"]
 
@@ -19,7 +26,7 @@ __all__ = ["layer_errors"]
 def layer_errors(
     original: ModelSource | Model,
     quantized: ModelSource | Model,
-    data: CalibrationData,
+    data: CalibrationData | None = None,
     *,
     engine: Engine = "auto",
     limit: int | None = None,
@@ -28,6 +35,7 @@ def layer_errors(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    **aliases: Unpack[DataAliases],
 ) -> LayerErrors:
     """Find where a quantized model loses accuracy.
 
@@ -42,6 +50,8 @@ def layer_errors(
         As in `compare`.
     limit, num_samples, sample_shape, seed, threads, progress
         As in `Plan.calibrate`.
+    **aliases
+        Other names of `data`, as in `quantize`.
 
     Returns
     -------
@@ -63,6 +73,7 @@ def layer_errors(
     >>> worst.own.sqnr_db > 20
     True
     """
+    (data,) = with_aliases(aliases, data=data)
     source = sample_source(
         data,
         "data",

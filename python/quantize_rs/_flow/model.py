@@ -109,8 +109,10 @@ class Model:
               symmetric weights; false uses it.
             - `block_size`: Use one scale for each block of N consecutive elements along the axis
               that is summed over.
-            - `weight_method`: How the scales of weights are chosen.
-            - `rounding`: How weights are rounded to integers.
+            - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,
+              ``"hqq"``.
+            - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
+              ``"nearest"``.
             - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.
 
         Activations
@@ -121,13 +123,15 @@ class Model:
 
         Layers
             - `exclude`: Leave these weights and nodes in float: names, patterns with `*`, `?` and
-              `[...]`, regular expressions after `re:`, or operator types.
+              `[...]`, regular expressions after `re:`, or operator types. Also called
+              `excluded_layers` or `exclude_layers`.
             - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
-              precedence.
+              precedence. Also called `included_layers`.
             - `min_elements`: Leave weights with fewer elements in float.
             - `layer_bits`: Other bits or types for some weights: by the name of a weight or node,
               by pattern as in `exclude`, or by operator type.
-            - `layer_types`: Other types for some weights, written as in `layer_bits`.
+            - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
+              `layer_dtype`.
             - `op_types`: Quantize only operators of these types.
             - `overrides`: What differs for some layers: an ordered list, of which the first entry
               that matches and answers a question decides it.
@@ -137,21 +141,23 @@ class Model:
             - `sparsity`: Set the smallest elements of each weight to 0, until this fraction of them
               is 0.
             - `passes`: The passes that fold and clean up the model before planning, by name; they
-              change no result.
+              change no result. Also called `optimize`.
             - `opset`: The operator set of the result.
             - `smooth`: Divide large channels after a normalization by numbers that the weights
               behind them are multiplied by, where that makes the errors of both smaller
-              (SmoothQuant).
+              (`SmoothQuant`).
             - `bias_correction`: Correct biases by the mean shift that quantized weights cause
               (Nagel et al., ICCV 2019, section 4.2).
 
         Output model
-            - `output_format`: How quantized values are written into the file.
+            - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
+              ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
             - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4
               with activations quantized to 8 bits, which is faster.
             - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's
               `DynamicQuantizeLSTM`.
-            - `target`: The runtime that the model is made for.
+            - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
+              ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
 
         https://github.com/quantize-rs/quantize-rs/blob/main/docs/options.md
         describes every option in full.

@@ -220,7 +220,7 @@ class QuantizeOptions:
         as far as the result needs.
     smooth : bool
         Divide large channels after a normalization by numbers that the weights behind them are
-        multiplied by, where that makes the errors of both smaller (SmoothQuant). Default: True.
+        multiplied by, where that makes the errors of both smaller (`SmoothQuant`). Default: True.
     bias_correction : bool
         Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
         section 4.2). Default: True.

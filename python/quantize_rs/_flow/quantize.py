@@ -90,18 +90,21 @@ def quantize(
     ----------------
     Weights
         - `weights`: The type of weights, instead of a number of bits, or a layout of blocks with
-          8-bit scales.
+          8-bit scales. Also called `precision`.
         - `narrow_range`: Leave out the most negative value of the type, such as -128, in symmetric
           weights; false uses it.
         - `block_size`: Use one scale for each block of N consecutive elements along the axis that
           is summed over.
-        - `weight_method`: How the scales of weights are chosen.
-        - `rounding`: How weights are rounded to integers.
+        - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,
+          ``"hqq"``.
+        - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
+          ``"nearest"``.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
-          precedence.
-        - `layer_types`: Other types for some weights, written as in `layer_bits`.
+          precedence. Also called `included_layers`.
+        - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
+          `layer_dtype`.
         - `op_types`: Quantize only operators of these types.
         - `overrides`: What differs for some layers: an ordered list, of which the first entry that
           matches and answers a question decides it.
@@ -111,20 +114,22 @@ def quantize(
         - `sparsity`: Set the smallest elements of each weight to 0, until this fraction of them is
           0.
         - `passes`: The passes that fold and clean up the model before planning, by name; they
-          change no result.
+          change no result. Also called `optimize`.
         - `opset`: The operator set of the result.
 
     Output model
-        - `output_format`: How quantized values are written into the file.
+        - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
+          ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
         - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with
           activations quantized to 8 bits, which is faster.
         - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`.
-        - `target`: The runtime that the model is made for.
+        - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
+          ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
 
     Calibration
         - `calibration_data`: Samples that the model runs on: some hundred real ones, prepared as in
-          production.
-        - `limit`: Use only the first N samples.
+          production. Also called `data` or `samples`.
+        - `limit`: Use only the first N samples. Also called `calibration_samples`.
         - `num_samples`: How many random samples there are.
         - `sample_shape`: The shape of a random sample without its first axis, where the model
           leaves it open.
@@ -132,20 +137,22 @@ def quantize(
 
     Accuracy control
         - `validation_data`: Samples that the result is evaluated on, in the forms of
-          `calibration_data`.
+          `calibration_data`. Also called `verify`.
         - `min_sqnr`: An accuracy criterion: the least SQNR of the worst output against the float
           model, in decibels.
         - `max_accuracy_drop`: An accuracy criterion: the most accuracy that may be lost, as a
           fraction below 1 or a percentage such as `1%`.
         - `require_faster`: Require that the result is faster than the float model.
         - `fall_back`: Where `min_sqnr` or `max_accuracy_drop` is missed, leave layers in float, the
-          most sensitive first, until the criterion holds; the report lists them.
+          most sensitive first, until the criterion holds; the report lists them. Also called
+          `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
         - `scores`: The output with the scores of the classes.
 
     Running samples
-        - `engine`: The engine that runs the model on samples.
+        - `engine`: The engine that runs the model on samples. One of ``"auto"``, ``"tract"``,
+          ``"onnxruntime"``, or an object.
         - `threads`: How many samples run at once, each on a thread of its own.
         - `progress`: Show progress on standard error.
 
@@ -160,12 +167,13 @@ def quantize(
     Raises
     ------
     ModelError
-        The model cannot be read, or not quantized like this; see `quantize_rs.errors`.
+        The model cannot be read or quantized; see `quantize_rs.errors`.
     OptionError
-        An option is unknown, out of range, contradicts another, has no effect beside the others, or
-        names nothing in the model.
+        An option is unknown, given twice, out of range, conflicts with another, has no effect with
+        the others, or names nothing in the model.
     AccuracyCriteriaError
-        A bar is missed, and leaving layers float does not help, or must not. Nothing is written.
+        A criterion is missed, and leaving layers in float does not help, or `fall_back` is False.
+        Nothing is written.
     CalibrationError
         Samples do not fit the model, or an engine cannot run it.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
@@ -183,25 +191,25 @@ def quantize(
 
     With samples, biases are corrected:
 
-    >>> nearer = quantize_rs.quantize(
+    >>> corrected = quantize_rs.quantize(
     ...     digits.model,
     ...     "digits.int8.onnx",
     ...     per_channel=True,
     ...     calibration_data=digits.calibration,
     ... )
-    >>> nearer.samples, nearer.corrected_biases
+    >>> corrected.samples, corrected.corrected_biases
     (200, 5)
 
-    With a bar, layers stay float where they have to:
+    With a criterion, layers stay float where they have to:
 
     >>> report = quantize_rs.quantize(
     ...     digits.model,
     ...     "digits.int4.onnx",
     ...     bits=4,
-    ...     verify=digits.calibration,
+    ...     validation_data=digits.calibration,
     ...     min_sqnr=25,
     ... )
-    >>> report.verified.sqnr_db >= 25
+    >>> report.accuracy_control.sqnr_db >= 25
     True
     """
     parameters = {
@@ -292,21 +300,24 @@ def quantize_with_calibration(
     ----------------
     Weights
         - `weights`: The type of weights, instead of a number of bits, or a layout of blocks with
-          8-bit scales.
+          8-bit scales. Also called `precision`.
         - `narrow_range`: Leave out the most negative value of the type, such as -128, in symmetric
           weights; false uses it.
-        - `rounding`: How weights are rounded to integers.
+        - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
+          ``"nearest"``.
 
     Activations
-        - `activations`: The type of activations.
+        - `activations`: The type of activations. One of ``"int8"``, ``"uint8"``,
+          ``"float8e4m3fn"``, ``"float8e5m2"``, ``"int16"``, ``"uint16"``.
         - `activation_types`: Other types for some activations: by the name of a value, by the name
           or type of the operator that produces or consumes it, or by pattern as in `exclude`.
         - `activation_symmetric`: Use activations with zero point in the middle of their type.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
-          precedence.
-        - `layer_types`: Other types for some weights, written as in `layer_bits`.
+          precedence. Also called `included_layers`.
+        - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
+          `layer_dtype`.
         - `op_types`: Quantize only operators of these types.
         - `overrides`: What differs for some layers: an ordered list, of which the first entry that
           matches and answers a question decides it.
@@ -316,37 +327,40 @@ def quantize_with_calibration(
         - `sparsity`: Set the smallest elements of each weight to 0, until this fraction of them is
           0.
         - `passes`: The passes that fold and clean up the model before planning, by name; they
-          change no result.
+          change no result. Also called `optimize`.
         - `opset`: The operator set of the result.
         - `smooth`: Divide large channels after a normalization by numbers that the weights behind
-          them are multiplied by, where that makes the errors of both smaller (SmoothQuant).
+          them are multiplied by, where that makes the errors of both smaller (`SmoothQuant`).
         - `bias_correction`: Correct biases by the mean shift that quantized weights cause (Nagel et
           al., ICCV 2019, section 4.2).
 
     Output model
-        - `target`: The runtime that the model is made for.
+        - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
+          ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
 
     Calibration
         - `ranges`: Ranges of an earlier calibration, instead of samples.
-        - `limit`: Use only the first N samples.
+        - `limit`: Use only the first N samples. Also called `calibration_samples`.
         - `seed`: The seed of random samples.
 
     Accuracy control
         - `validation_data`: Samples that the result is evaluated on, in the forms of
-          `calibration_data`.
+          `calibration_data`. Also called `verify`.
         - `min_sqnr`: An accuracy criterion: the least SQNR of the worst output against the float
           model, in decibels.
         - `max_accuracy_drop`: An accuracy criterion: the most accuracy that may be lost, as a
           fraction below 1 or a percentage such as `1%`.
         - `require_faster`: Require that the result is faster than the float model.
         - `fall_back`: Where `min_sqnr` or `max_accuracy_drop` is missed, leave layers in float, the
-          most sensitive first, until the criterion holds; the report lists them.
+          most sensitive first, until the criterion holds; the report lists them. Also called
+          `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
         - `scores`: The output with the scores of the classes.
 
     Running samples
-        - `engine`: The engine that runs the model on samples.
+        - `engine`: The engine that runs the model on samples. One of ``"auto"``, ``"tract"``,
+          ``"onnxruntime"``, or an object.
         - `threads`: How many samples run at once, each on a thread of its own.
         - `progress`: Show progress on standard error.
 

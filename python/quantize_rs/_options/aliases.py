@@ -16,6 +16,13 @@ class DataAliases(TypedDict, total=False):
     samples: Any
 
 
+class SamplesAliases(TypedDict, total=False):
+    """Other names of `samples`."""
+
+    calibration_data: Any
+    data: Any
+
+
 class ExcludeAliases(TypedDict, total=False):
     """Other names of `exclude`."""
 

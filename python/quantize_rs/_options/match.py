@@ -38,7 +38,7 @@ class Match:
     per_channel : bool, optional
         One scale for each output channel of a weight, or one for the whole tensor.
     block_size : int, optional
-        One scale for each block of so many elements.
+        One scale for each block of this many elements.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Look-ups in the table of options: names, aliases and suggestions."""
+"""The table of options by name and alias, and suggestions for unknown names."""
 
 from __future__ import annotations
 
