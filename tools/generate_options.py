@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -89,10 +90,10 @@ def default(row: Row) -> str:
     return repr(row["default"] or None) if row["default"] in ([], {}) else repr(row["default"])
 
 
-def choices(row: Row) -> str:
-    """The values of an option that has a few."""
+def choices(row: Row, most: int = 8) -> str:
+    """The values of an option that has no more than `most`."""
     kind = row["kind"]
-    if kind["type"] not in ("choice", "open_choice") or len(kind["values"]) > 8:
+    if kind["type"] not in ("choice", "open_choice") or len(kind["values"]) > most:
         return ""
     names = [f'``"{value["name"]}"``' for value in kind["values"]]
     names += [] if row["python_type"] != "Engine" else ["or an object"]
@@ -105,9 +106,15 @@ def also(row: Row) -> str:
     return f" Also called {' or '.join(names)}." if names else ""
 
 
+def in_python(text: str) -> str:
+    """Help as Python writes it: its function for `calibrate`, True and False."""
+    text = text.replace("[…]", "[...]").replace("`calibrate`", "`quantize_with_calibration`")
+    return re.sub(r"\b(true|false)\b", lambda found: found[0].capitalize(), text)
+
+
 def fill(text: str, indent: int, hanging: int = 0) -> str:
     """A paragraph of at most `WIDTH` columns."""
-    text = text.replace("[…]", "[...]")
+    text = in_python(text)
     start = " " * indent
     return textwrap.fill(
         text,
@@ -176,6 +183,7 @@ def options_module() -> str:
             lines.append(f"    {row['name']} : {python_type(row)}")
             said = "".join(f" Default: {text}." for text in [row["default_text"]] if text)
             paragraphs = list(row["help"])
+            paragraphs[0] += choices(row, most=20)
             paragraphs[-1] += said.replace("`", "") or f" Default: {default(row)}."
             lines += "\n\n".join(fill(paragraph, 8) for paragraph in paragraphs).split("\n")
         nested = []

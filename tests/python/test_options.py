@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 import typing
@@ -51,7 +52,8 @@ def own(function: Any) -> set[str]:
 
 
 def in_docstrings(text: str) -> str:
-    return text.replace("[…]", "[...]")
+    text = text.replace("[…]", "[...]").replace("`calibrate`", "`quantize_with_calibration`")
+    return re.sub(r"\b(true|false)\b", lambda found: found[0].capitalize(), text)
 
 
 def test_generated_files_are_up_to_date() -> None:

@@ -106,7 +106,7 @@ class Model:
               the whole tensor.
             - `symmetric`: Use weights with zero point 0: their range is `[-absmax, absmax]`.
             - `narrow_range`: Leave out the most negative value of the type, such as -128, in
-              symmetric weights; false uses it.
+              symmetric weights; False uses it.
             - `block_size`: Use one scale for each block of N consecutive elements along the axis
               that is summed over.
             - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,

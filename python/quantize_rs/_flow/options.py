@@ -29,8 +29,8 @@ class CalibrationOptions:
     ----------
     calibration_data : CalibrationData | None
         Samples that the model runs on: some hundred real ones, prepared as in production. With
-        `quantize` activations stay float and biases are corrected; with `calibrate` the ranges of
-        activations follow from them.
+        `quantize` activations stay float and biases are corrected; with `quantize_with_calibration`
+        the ranges of activations follow from them.
 
         A path names a `.npy` file for models with one input, a `.npz` or `.safetensors` file with
         an array for each input, a folder of images, or a pattern such as `images/*.jpg`. `random`
@@ -39,7 +39,9 @@ class CalibrationOptions:
         Default: None.
     method : str
         How the range of a value follows from the samples. A percentile may have its number:
-        `percentile:99.9` leaves out what is beyond 99.9 %. Default: 'minmax'.
+        `percentile:99.9` leaves out what is beyond 99.9 %. One of ``"minmax"``,
+        ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``, ``"auto"``. Default:
+        'minmax'.
     ranges : Ranges | str | os.PathLike[str] | None
         Ranges of an earlier calibration, instead of samples. The model is not run. Default: None.
     limit : int | None
@@ -110,7 +112,8 @@ class RunOptions:
     engine : Engine
         The engine that runs the model on samples. Where the result is evaluated, `auto` is ONNX
         Runtime if it is installed. Python also takes an object with `run(dict) -> dict`, which does
-        not evaluate. Default: 'auto'.
+        not evaluate. One of ``"auto"``, ``"tract"``, ``"onnxruntime"``, or an object. Default:
+        'auto'.
     threads : int | None
         How many samples run at once, each on a thread of its own. Default: one per processor core.
     progress : bool | Callback | None
@@ -135,6 +138,9 @@ class QuantizeOptions:
         of an older opset is converted. Default: 8.
     weights : str | None
         The type of weights, instead of a number of bits, or a layout of blocks with 8-bit scales.
+        One of ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, ``"float4e2m1"``, ``"int8"``,
+        ``"uint8"``, ``"float8e4m3fn"``, ``"float8e5m2"``, ``"int16"``, ``"uint16"``, ``"float16"``,
+        ``"bfloat16"``, ``"int32"``, ``"mxfp4"``, ``"mxfp8"``, ``"nvfp4"``.
 
         Floats of 8 bits need opset 19. Those of 16 bits have no scale and are cast. `mxfp4` and
         `mxfp8` need opset 24 and the target generic; `nvfp4` needs opset 23 and the target tensorrt
@@ -145,11 +151,11 @@ class QuantizeOptions:
         model cannot be converted, its weights get one scale each, with a warning. Default: False.
     symmetric : bool
         Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this
-        and turn it on. Default: false, or what the target needs.
+        and turn it on. Default: False, or what the target needs.
     narrow_range : bool | None
-        Leave out the most negative value of the type, such as -128, in symmetric weights; false
+        Leave out the most negative value of the type, such as -128, in symmetric weights; False
         uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits
-        use it. Default: true for 8 and 16 bits, false for 4 and 2.
+        use it. Default: True for 8 and 16 bits, False for 4 and 2.
     block_size : int | None
         Use one scale for each block of N consecutive elements along the axis that is summed over. N
         is a power of two from 16 on. Default: no blocks; 32 with output_format=matmul_nbits.
@@ -157,17 +163,20 @@ class QuantizeOptions:
         How the scales of weights are chosen. By default blocks of up to 4 bits take the least
         squared error; all other weights, and those of convolutions, take their range. The zero
         points of `hqq` are floats in `matmul_nbits`, which is more accurate and slower in ONNX
-        Runtime. Default: mse for blocks of up to 4 bits, otherwise minmax.
+        Runtime. One of ``"minmax"``, ``"mse"``, ``"hqq"``. Default: mse for blocks of up to 4 bits,
+        otherwise minmax.
     rounding : str | None
         How weights are rounded to integers. By default convolutions and the integer products of
         `dynamic` use `preserve_sums` where their inputs lie on one side of 0; everything else uses
-        `nearest`. Default: preserve_sums for convolutions and dynamic, otherwise nearest.
+        `nearest`. One of ``"preserve_sums"``, ``"nearest"``. Default: preserve_sums for
+        convolutions and dynamic, otherwise nearest.
     native_int4 : bool | None
         Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
-        saves no space. Default: true.
+        saves no space. Default: True.
     activations : str | None
-        The type of activations. By default uint8, or the type that the target prefers. Default:
-        uint8, or the type that the target prefers.
+        The type of activations. By default uint8, or the type that the target prefers. One of
+        ``"int8"``, ``"uint8"``, ``"float8e4m3fn"``, ``"float8e5m2"``, ``"int16"``, ``"uint16"``.
+        Default: uint8, or the type that the target prefers.
     activation_types : Mapping[str, str] | None
         Other types for some activations: by the name of a value, by the name or type of the
         operator that produces or consumes it, or by pattern as in `exclude`.
@@ -178,7 +187,7 @@ class QuantizeOptions:
         None.
     activation_symmetric : bool
         Use activations with zero point in the middle of their type. Runtimes then cannot fuse a
-        Relu into the operator before it. Some targets need this and turn it on. Default: false, or
+        Relu into the operator before it. Some targets need this and turn it on. Default: False, or
         what the target needs.
     exclude : Iterable[str] | None
         Leave these weights and nodes in float: names, patterns with `*`, `?` and `[...]`, regular
@@ -202,7 +211,7 @@ class QuantizeOptions:
         answers a question decides it.
 
         Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and answers: `exclude`
-        (true leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
+        (True leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
         `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
         `layer_bits`, `layer_types` and `activation_types`. Default: None.
     prune : float | None
@@ -213,7 +222,7 @@ class QuantizeOptions:
         None.
     passes : bool | Iterable[str] | None
         The passes that fold and clean up the model before planning, by name; they change no result.
-        True runs those that serve quantization, false leaves the model as it is. Default: True.
+        True runs those that serve quantization, False leaves the model as it is. Default: True.
     opset : int | None
         The operator set of the result. A model of an older one is converted to it, and what needs a
         newer one is refused. By default the model is converted as far as the result needs. Default:
@@ -225,7 +234,8 @@ class QuantizeOptions:
         Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
         section 4.2). Default: True.
     output_format : str
-        How quantized values are written into the file.
+        How quantized values are written into the file. One of ``"qdq"``, ``"matmul_nbits"``,
+        ``"dynamic"``, ``"fake_quant"``.
 
         `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and
         `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes
@@ -241,7 +251,8 @@ class QuantizeOptions:
     target : str | None
         The runtime that the model is made for. It decides which operators run in integers and of
         which types, and brings the zero points that the runtime needs. By default ONNX Runtime on a
-        current x86. Default: as x86.
+        current x86. One of ``"x86"``, ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``,
+        ``"qnn"``, ``"generic"``. Default: as x86.
     calibration : CalibrationOptions
         The samples, and how ranges follow from them.
     accuracy : AccuracyControl

@@ -92,7 +92,7 @@ def quantize(
         - `weights`: The type of weights, instead of a number of bits, or a layout of blocks with
           8-bit scales. Also called `precision`.
         - `narrow_range`: Leave out the most negative value of the type, such as -128, in symmetric
-          weights; false uses it.
+          weights; False uses it.
         - `block_size`: Use one scale for each block of N consecutive elements along the axis that
           is summed over.
         - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,
@@ -302,7 +302,7 @@ def quantize_with_calibration(
         - `weights`: The type of weights, instead of a number of bits, or a layout of blocks with
           8-bit scales. Also called `precision`.
         - `narrow_range`: Leave out the most negative value of the type, such as -128, in symmetric
-          weights; false uses it.
+          weights; False uses it.
         - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
           ``"nearest"``.
 

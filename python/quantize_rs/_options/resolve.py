@@ -132,7 +132,9 @@ def _flat(options: object | None) -> dict[str, Any]:
     """Return the fields of an options object, those of its parts included."""
     if options is None:
         return {}
-    if type(options).__name__ != "QuantizeOptions" or not dataclasses.is_dataclass(options):
+    # By name: the class is of a higher room, as its fields have the types of inputs and results.
+    is_options = any(cls.__name__ == "QuantizeOptions" for cls in type(options).__mro__)
+    if not is_options or not dataclasses.is_dataclass(options):
         what = f"options is a {type(options).__name__}, expected a QuantizeOptions"
         raise OptionError(what, option="options")
     found: dict[str, Any] = {}
