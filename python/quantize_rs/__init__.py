@@ -38,9 +38,11 @@ from ._analysis.sensitivity import sensitivity
 from ._analysis.validate import validate
 from ._core import __version__
 from ._flow.model import Model, open  # noqa: A004 - `quantize_rs.open`
+from ._flow.options import AccuracyControl, CalibrationOptions, QuantizeOptions, RunOptions
 from ._flow.plan import Plan, Quantized
 from ._flow.quantize import model_info, quantize, quantize_with_calibration
 from ._inputs.images import ImageFolder
+from ._options.match import Match
 from ._transforms.convert_opset import convert_opset
 from ._transforms.infer_shapes import infer_shapes
 from ._transforms.optimize import optimize
@@ -140,8 +142,11 @@ def __dir__() -> list[str]:
 
 
 __all__ = [
+    "AccuracyControl",
     "CalibrationError",
+    "CalibrationOptions",
     "ImageFolder",
+    "Match",
     "Model",
     "ModelError",
     "OptionError",
@@ -149,8 +154,10 @@ __all__ = [
     "QConfig",
     "QConfigDict",
     "QuantizeError",
+    "QuantizeOptions",
     "Quantized",
     "Ranges",
+    "RunOptions",
     "__version__",
     "compare",
     "compat",

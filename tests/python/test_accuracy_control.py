@@ -179,7 +179,7 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
 def test_saved_ranges_are_evaluated_on_other_data(digits: Path, images: Images) -> None:
     plan = quantize_rs.open(digits).plan(activations="uint8")
     ranges = plan.calibrate(images)
-    with pytest.raises(OptionError, match="verify is None, but min_sqnr needs data"):
+    with pytest.raises(OptionError, match="validation_data is None, but min_sqnr needs data"):
         quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, min_sqnr=20)
     base = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, verify=images)
     assert base.accuracy_control is not None
@@ -200,9 +200,7 @@ def test_what_is_missed_is_named_and_nothing_is_written(
     output = tmp_path / "out.onnx"
     plain = quantize_rs.quantize(digits, None, verify=images, bits=4).accuracy_control
     assert plain is not None
-    with pytest.raises(
-        AccuracyCriteriaError, match="fall_back reverts layers to float"
-    ) as refused:
+    with pytest.raises(AccuracyCriteriaError, match="fall_back reverts layers to float") as refused:
         quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
     error = refused.value
     assert (error.bar, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
@@ -217,9 +215,9 @@ def test_options_that_cannot_be_met_are_refused_before_the_work(
     digits: Path, images: Images
 ) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"min_sqnr": 30}, "verify"),
-        ({"require_faster": True}, "verify"),
-        ({"labels": [1]}, "verify"),
+        ({"min_sqnr": 30}, "validation_data"),
+        ({"require_faster": True}, "validation_data"),
+        ({"labels": [1]}, "validation_data"),
         ({"verify": images, "max_accuracy_drop": 0.01}, "max_accuracy_drop"),
         ({"verify": images, "max_accuracy_drop": 1.5, "labels": [1]}, "max_accuracy_drop"),
         ({"verify": images, "min_sqnr": float("nan")}, "min_sqnr"),
@@ -228,7 +226,7 @@ def test_options_that_cannot_be_met_are_refused_before_the_work(
         ({"verify": images, "labels": np.full(24, 10)}, "labels"),
         ({"verify": images, "labels": np.full(24, -1)}, "labels"),
         ({"verify": images, "min_sqnr": "much"}, "min_sqnr"),
-        ({"verify": 3}, "verify"),
+        ({"verify": 3}, "validation_data"),
     ]
     for options, option in cases:
         with pytest.raises(OptionError) as refused:

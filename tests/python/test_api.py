@@ -168,9 +168,9 @@ def test_bits_that_are_none_are_an_option_error(digits: Path, bits: int) -> None
         ({"weights": "int7"}, "weights"),
         ({"weights": "int32"}, "weights"),
         ({"bits": 4, "weights": "int8"}, "bits"),
-        ({"excluded_layers": ["no such layer"]}, "excluded_layers"),
-        ({"excluded_layers": ["no such *"]}, "excluded_layers"),
-        ({"excluded_layers": "conv1"}, "excluded_layers"),
+        ({"excluded_layers": ["no such layer"]}, "exclude"),
+        ({"excluded_layers": ["no such *"]}, "exclude"),
+        ({"excluded_layers": "conv1"}, "exclude"),
         ({"layer_bits": {"no such layer": 8}}, "layer_bits"),
     ],
 )

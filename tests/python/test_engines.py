@@ -70,7 +70,9 @@ def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
 def test_auto_reports_the_engine_and_the_reason(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"
-    assert report.notes[0] == "run by tract; onnxruntime computes the same values for the first sample"
+    assert (
+        report.notes[0] == "run by tract; onnxruntime computes the same values for the first sample"
+    )
 
 
 def looping() -> onnx.ModelProto:

@@ -237,7 +237,9 @@ def test_what_float16_cannot_hold_is_refused_by_name() -> None:
     w = np.full((4, 4), 65504, np.float32)
     assert quantize_rs.quantize(model(Case(w)), None, weights="float16").model is not None
     w[2, 1] = -65505
-    with pytest.raises(quantize_rs.QuantizeError, match=r"`W`.*65505.*the largest number of float16 is 65504"):
+    with pytest.raises(
+        quantize_rs.QuantizeError, match=r"`W`.*65505.*the largest number of float16 is 65504"
+    ):
         quantize_rs.quantize(model(Case(w)), None, weights="float16")
     assert quantize_rs.quantize(model(Case(w)), None, weights="bfloat16").model is not None
 

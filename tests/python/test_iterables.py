@@ -105,13 +105,16 @@ def test_arrays_without_names_are_not_guessed() -> None:
     plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
     for item in [(GOOD, GOOD), [GOOD, GOOD]]:
         with pytest.raises(
-            CalibrationError, match=r"the model has 2 inputs, .*: name the one that the array belongs to"
+            CalibrationError,
+            match=r"the model has 2 inputs, .*: name the one that the array belongs to",
         ):
             plan.calibrate([item])
 
 
 def test_no_sample_of_a_list_is_lost(plan: Plan) -> None:
-    alike = r"a list of 3 arrays of the same shape, .* stack them, or pass them one by one.*sample 0"
+    alike = (
+        r"a list of 3 arrays of the same shape, .* stack them, or pass them one by one.*sample 0"
+    )
     lists: list[list[Any]] = [list(GOOD[:3]), [Tensor(one) for one in GOOD[:3]]]
     for item in lists:
         with pytest.raises(CalibrationError, match=alike) as caught:

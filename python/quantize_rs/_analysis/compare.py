@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy.typing as npt
 
@@ -15,8 +16,14 @@ from .._inputs.run import Run, warn
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
 from .._options.option_dict import CompareDict
+from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.comparison import Comparison
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import DataAliases
 
 __all__ = ["compare"]
 
@@ -24,7 +31,7 @@ __all__ = ["compare"]
 def compare(
     original: ModelSource | Model,
     quantized: ModelSource | Model,
-    data: CalibrationData,
+    data: CalibrationData | None = None,
     labels: npt.ArrayLike | None = None,
     *,
     scores: str | None = None,
@@ -38,6 +45,7 @@ def compare(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    **aliases: Unpack[DataAliases],
 ) -> Comparison:
     """Compare a quantized model with the original: outputs, accuracy, size, latency, kernels.
 
@@ -64,6 +72,8 @@ def compare(
         The engine that runs the models; auto is onnxruntime if it is installed, else tract.
     limit, num_samples, sample_shape, seed, threads, progress
         As in `Plan.calibrate`.
+    **aliases
+        Other names of `data`, as in `quantize`.
 
     Returns
     -------
@@ -93,6 +103,7 @@ def compare(
         check.reject_unused(
             "where latency is False", runs=runs != 100, latency_threads=latency_threads != 1
         )
+    (data,) = with_aliases(aliases, data=data)
     source = sample_source(
         data,
         "data",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .._flow.model import Model
@@ -11,8 +12,14 @@ from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.layer_errors import LayerErrors
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import DataAliases
 
 __all__ = ["layer_errors"]
 
@@ -20,7 +27,7 @@ __all__ = ["layer_errors"]
 def layer_errors(
     original: ModelSource | Model,
     quantized: ModelSource | Model,
-    data: CalibrationData,
+    data: CalibrationData | None = None,
     *,
     engine: Engine = "auto",
     limit: int | None = None,
@@ -29,6 +36,7 @@ def layer_errors(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    **aliases: Unpack[DataAliases],
 ) -> LayerErrors:
     """Find where a quantized model loses accuracy.
 
@@ -43,6 +51,8 @@ def layer_errors(
         As in `compare`.
     limit, num_samples, sample_shape, seed, threads, progress
         As in `Plan.calibrate`.
+    **aliases
+        Other names of `data`, as in `quantize`.
 
     Returns
     -------
@@ -64,6 +74,7 @@ def layer_errors(
     >>> worst.own.sqnr_db > 20
     True
     """
+    (data,) = with_aliases(aliases, data=data)
     source = sample_source(
         data,
         "data",

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .._flow.model import Model
-from .._flow.quantize import weight_options
 from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
+from .._options.option_dict import option_dict
+from .._options.resolve import resolve, with_aliases
 from .._results.build import result
 from .._results.mixed_precision import MixedPrecision
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import DataAndExcludeAliases
 
 __all__ = ["mixed_precision"]
 
@@ -28,12 +35,13 @@ def mixed_precision(
     per_channel: bool = False,
     symmetric: bool = False,
     block_size: int | None = None,
-    excluded_layers: Iterable[str] | None = None,
+    exclude: Iterable[str] | None = None,
     output_format: str = "qdq",
     engine: str = "auto",
     limit: int | None = None,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    **aliases: Unpack[DataAndExcludeAliases],
 ) -> MixedPrecision:
     """Choose a bit width for every layer, so that the model meets a size or an SQNR.
 
@@ -57,11 +65,13 @@ def mixed_precision(
     bits : iterable of int
         The bit widths to choose from besides float: 16, 8, 4 and 2. 4 and 16 need opset 21, and 2
         needs opset 25; the model is converted if a layer uses them.
-    per_channel, symmetric, block_size, excluded_layers, output_format
+    per_channel, symmetric, block_size, exclude, output_format
         As in `quantize`; pass the same values there.
     engine, limit, threads, progress
         As in `compare`; they need `data`. The total number of runs is not known in advance, so
         progress only counts them.
+    **aliases
+        Other names of `data` and `exclude`, as in `quantize`.
 
     Returns
     -------
@@ -90,21 +100,30 @@ def mixed_precision(
     >>> report.bytes_after <= 0.2 * report.bytes_before
     True
     """
-    options = weight_options(
-        per_channel=per_channel, symmetric=symmetric, excluded_layers=excluded_layers
-    )
-    options["block_size"] = check.optional_count("block_size", block_size)
-    options["output_format"] = output_format
+    data, exclude = with_aliases(aliases, data=data, exclude=exclude)
+    parameters = {
+        "per_channel": per_channel,
+        "symmetric": symmetric,
+        "block_size": block_size,
+        "exclude": exclude,
+        "output_format": output_format,
+    }
+    found = resolve("mixed_precision", parameters, None, {})
+    options = option_dict(found, bits=8, with_activations=False)
     widths = check.listed("bits", bits, "numbers")
     goal = (target_size, min_sqnr, [check.bits("bits", width) for width in widths])
     opened = core_model(model)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}
         check.reject_unused("without data", **run, threads=threads is not None)
-        return result(MixedPrecision, _core.mixed_precision(opened, options, goal, None))
+        with check.rename_errors():
+            return result(MixedPrecision, _core.mixed_precision(opened, options, goal, None))
     samples = sample_source(
         data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
     )
-    with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
+    with (
+        Run(engine, limit, threads, progress).session("analyzing layers") as begun,
+        check.rename_errors(),
+    ):
         found = _core.mixed_precision(opened, options, goal, (samples, begun))
     return result(MixedPrecision, found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .._flow.model import Model
@@ -15,10 +16,16 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
+from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.ranges import Ranges
 from .._results.sensitivity import Sensitivity
 from ..errors import OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import DataAndExcludeAliases
 
 __all__ = ["sensitivity"]
 
@@ -42,6 +49,7 @@ def sensitivity(
     seed: int = 0,
     threads: int | None = None,
     progress: bool | Callback | None = None,
+    **aliases: Unpack[DataAndExcludeAliases],
 ) -> Sensitivity:
     """Rank the layers of a model by the error of quantizing each of them alone.
 
@@ -74,6 +82,8 @@ def sensitivity(
         As in `compare`.
     limit, num_samples, sample_shape, seed, threads, progress
         As in `Plan.calibrate`; progress counts partial runs of the model.
+    **aliases
+        Other names of `data` and `exclude`, as in `quantize`.
 
     Returns
     -------
@@ -106,6 +116,7 @@ def sensitivity(
     >>> quantize_rs.sensitivity(digits).metric
     'weight'
     """
+    data, exclude = with_aliases(aliases, data=data, exclude=exclude)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}
         run |= {"threads": threads is not None, "num_samples": num_samples != 100}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numpy.typing as npt
-
 from .. import _core
 from .._inputs.run import Run, warn
-from .._inputs.samples import CalibrationData, overlap, sample_source
+from .._inputs.samples import overlap, sample_source
 from .._options import check
 from .._options.option_dict import AccuracyControlDict, OptionDict
+from .._options.resolve import Resolved
 from .._results.ranges import Ranges
 from ..errors import OptionError
 from .model import Model
@@ -42,7 +41,10 @@ class AccuracyCheck:
         engine = run.engine if isinstance(run.engine, str) else "auto"
         limit = run.limit if self.source is None else None
         found = None if ranges is None else ranges._ranges
-        with replace(run, engine=engine, limit=limit).session("verifying") as begun:
+        with (
+            replace(run, engine=engine, limit=limit).session("verifying") as begun,
+            check.rename_errors(),
+        ):
             done = _core.guarded(model._model, options, found, source, self.options, begun)
         quantized = Quantized(done)
         logged = [] if found is None else found.warnings
@@ -51,51 +53,40 @@ class AccuracyCheck:
         return quantized
 
 
-def accuracy_check(
-    verify: CalibrationData | None,
-    *,
-    min_sqnr: float | None,
-    max_accuracy_drop: float | None,
-    require_faster: bool,
-    fall_back: bool,
-    labels: npt.ArrayLike | None,
-    scores: str | None,
-    calibrated: CalibrationData | None,
-) -> AccuracyCheck | None:
+def accuracy_check(found: Resolved) -> AccuracyCheck | None:
     """Return the accuracy criteria, or None if none are given.
 
-    `calibrated` are the calibration samples, which are used if `verify` is None.
+    Without validation data, the criteria are evaluated on the calibration samples.
     """
-    given = {
-        "min_sqnr": min_sqnr is not None,
-        "max_accuracy_drop": max_accuracy_drop is not None,
-        "require_faster": require_faster,
-        "labels": labels is not None,
-    }
-    first = next((option for option, is_given in given.items() if is_given), None)
-    if verify is None and first is None:
-        check.reject_unused("without evaluation data: verify is None", scores=scores is not None)
+    data, calibrated = found["validation_data"], found["calibration_data"]
+    labels = check.labels(found["labels"])
+    criteria = ("min_sqnr", "max_accuracy_drop", "require_faster", "labels")
+    first = next((option for option in criteria if option in found.given), None)
+    if data is None and first is None:
+        why = "without evaluation data: validation_data is None"
+        check.reject_unused(why, scores=found["scores"] is not None)
         return None
-    if verify is None and calibrated is None:
+    if data is None and calibrated is None:
         raise _no_data(str(first))
     options = AccuracyControlDict(
-        min_sqnr=min_sqnr,
-        max_accuracy_drop=max_accuracy_drop,
-        require_faster=require_faster,
-        fall_back=fall_back,
-        labels=check.labels(labels),
-        scores=scores,
-        held_out=verify is not None and not overlap(verify, calibrated),
+        min_sqnr=found["min_sqnr"],
+        max_accuracy_drop=check.fraction("max_accuracy_drop", found["max_accuracy_drop"]),
+        require_faster=found["require_faster"],
+        fall_back=found["fall_back"],
+        labels=labels,
+        scores=found["scores"],
+        held_out=data is not None and not overlap(data, calibrated),
     )
-    _core.check_guard(options)
-    if verify is None:
+    with check.rename_errors():
+        _core.check_guard(options)
+    if data is None:
         return AccuracyCheck(options, None)
     source = sample_source(
-        verify, "verify", num_samples=100, sample_shape=None, seed=0, noise=_RANDOM_WARNING
+        data, "validation_data", num_samples=100, sample_shape=None, seed=0, noise=_RANDOM_WARNING
     )
     return AccuracyCheck(options, source)
 
 
 def _no_data(option: str) -> OptionError:
-    what = f"verify is None, but {option} needs data to evaluate the result on"
-    return OptionError(what, option="verify")
+    what = f"validation_data is None, but {option} needs data to evaluate the result on"
+    return OptionError(what, option="validation_data")

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .. import _core
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
-from .._options.option_dict import OptionDict
+from .._options.option_dict import OptionDict, option_dict
+from .._options.resolve import resolve
 from .._results.build import result
 from .._results.model_info import ModelInfo
+from .options import QuantizeOptions
 from .plan import Plan
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .keywords import PlanKeywords
 
 __all__ = ["Model", "open"]
 
@@ -74,126 +81,87 @@ class Model:
         weights: str | None = None,
         activations: str | None = None,
         *,
-        target: str | None = None,
-        per_channel: bool = False,
-        symmetric: bool = False,
-        activation_symmetric: bool = False,
-        exclude: Iterable[str] | None = None,
-        include: Iterable[str] | None = None,
-        min_elements: int = 0,
-        layer_bits: Mapping[str, int | str] | None = None,
-        layer_dtype: Mapping[str, str] | None = None,
-        activation_types: Mapping[str, str] | None = None,
-        block_size: int | None = None,
-        weight_method: str | None = None,
-        rounding: str | None = None,
-        narrow_range: bool | None = None,
-        native_int4: bool | None = None,
-        op_types: Iterable[str] | None = None,
-        prune: float | None = None,
-        sparsity: float | None = None,
-        bias_correction: bool = True,
-        smooth: bool = True,
-        optimize: bool | Iterable[str] = True,
-        opset: int | None = None,
-        output_format: str = "qdq",
-        accuracy_level: int | None = None,
-        dynamic_lstm: bool = False,
+        options: QuantizeOptions | None = None,
+        **keywords: Unpack[PlanKeywords],
     ) -> Plan:
         """Decide what to quantize, and to what; nothing is changed.
 
         Parameters
         ----------
         weights : str, optional
-            The type of weights: ``"int2"`` to ``"int16"``, or unsigned, ``"float8e4m3fn"`` (or
-            ``"float8"``), ``"float8e5m2"``, ``"float16"`` (or ``"fp16"``), ``"bfloat16"`` (or
-            ``"bf16"``), or a layout of blocks with scales of 8 bits: ``"mxfp4"``, ``"mxfp8"``,
-            ``"nvfp4"``; ``"int8"`` by default.
+            The type of weights; ``"int8"`` by default.
         activations : str, optional
-            The type of activations, whose ranges need calibration: ``"uint8"``, ``"int8"``,
-            ``"uint16"`` or ``"int16"``; for the targets tensorrt and generic ``"float8e4m3fn"`` (or
-            ``"float8"``), for the latter ``"float8e5m2"``. Without it weights alone are quantized,
-            unless there is a `target`, which brings the type it likes best.
-        target : str, optional
-            The runtime that the model is made for: ``"x86"``, ``"x86-avx2"``, ``"arm"``,
-            ``"tensorrt"``, ``"openvino"``, ``"qnn"`` or ``"generic"``. It decides which operators
-            run on integers, and brings the types and zero points that it needs.
-        per_channel : bool
-            One scale for each output channel of a weight instead of one for the whole tensor.
-        symmetric, activation_symmetric : bool
-            Zero points of weights, of activations, are fixed.
-        exclude : iterable of str, optional
-            Weights and nodes to leave alone: names, patterns with ``*``, ``?`` and ``[...]``,
-            regular expressions behind ``re:``, or types of operators.
-        include : iterable of str, optional
-            Only these weights and nodes are quantized, written as in `exclude`, which goes before.
-        min_elements : int
-            Weights with fewer elements stay float.
-        layer_bits : dict of str to (int or str), optional
-            Bits, or a type such as ``"uint4"``, for some weights: by the name of a weight or node,
-            by pattern as in `exclude`, or by type of operator, of which the narrowest counts;
-            ``"float32"`` leaves them float.
-        layer_dtype : dict of str to str, optional
-            The same for types alone: ``{"classifier": "fp16", "MatMul": "mxfp4"}``.
-        activation_types : dict of str to str, optional
-            Other types for some activations: by the name of a value, by the name or the type of
-            the operator that makes or reads it, or by pattern as in `exclude`:
-            ``{"head/*": "uint16"}``. A value has one type: that asked for itself, else for what
-            makes it, else the widest asked for those who read it.
-        block_size : int, optional
-            One scale for each so many elements along the axis that is summed over: a power of two
-            from 16 on. Needs opset 21, and no activations.
-        weight_method : str, optional
-            How the scales of weights are chosen: ``"minmax"`` by the smallest and the largest
-            weight that share one, ``"mse"`` by the least squared error, where either end may be
-            cut by a step, ``"hqq"`` by half-quadratic quantization, whose zero points are floats
-            in ``"matmul_nbits"``: nearer, and slower in ONNX Runtime. By default blocks of up to
-            4 bits take the least error, but those of convolutions do not.
-        rounding : str, optional
-            Which of the two integers around it a weight becomes: ``"sums"`` the nearest, but for
-            the few that go to the other so that the weights of a kernel and of an output channel
-            keep their sum, ``"nearest"`` that one always. By default convolutions and the
-            integer products of ``"dynamic"`` keep their sums, where what they meet lies on one
-            side of 0.
-        narrow_range : bool or None
-            Symmetric weights leave out the most negative value of their type, such as -128 (True),
-            or use it (False). By default 8 and 16 bits leave it out, as integer kernels want, and 4
-            and 2 bits use it: the largest element of each group meets it, for which its scale may
-            be negative.
-        native_int4 : bool or None
-            False stores 4-bit weights in a byte each, which saves nothing.
-        op_types : iterable of str, optional
-            Only operators of these types are quantized: ``["Conv", "Gemm"]``.
-        bias_correction : bool
-            With calibration, biases take back what quantized weights shift in the mean.
-        smooth : bool
-            With calibration, large channels behind a normalization are divided by numbers that the
-            weights after it are multiplied by, where that makes the errors of both smaller.
-        prune, sparsity : float, optional
-            As in `quantize`.
-        optimize : bool or iterable of str
-            Before planning, passes that change no result fold and clean up the model where that
-            serves quantization; names say which ones, False leaves the model as it is.
-        opset : int, optional
-            The operator set of the result: a model of an older one is converted to it, and what
-            needs a newer one is refused. By default it is converted no further than the result
-            needs.
-        output_format : str
-            How what is quantized is written into the file: ``"qdq"``, which every runtime reads;
-            ``"matmul_nbits"``: weights of MatMul, Gemm and Gather in blocks (of 32, or
-            `block_size` elements) of 2, 4 or 8 bits, for operators of ONNX Runtime's own that
-            compute with them as they are, in any opset from 7 on; ``"dynamic"``: integer
-            products of MatMul, Gemm and Conv, whose activations are quantized when the model runs,
-            from opset 11 on; or
-            ``"fake_quant"``: as ``"qdq"``, with weights that stay float, to train on; see
-            `insert_fake_quant`.
-        accuracy_level : int, optional
-            For ``"matmul_nbits"``: how exactly products are computed. 1 in float32, 4 with
-            activations brought to 8 bits, which is faster; 0, or None, leaves it to ONNX Runtime.
-        dynamic_lstm : bool
-            For ``"dynamic"``: LSTMs multiply integers too, as ONNX Runtime's
-            ``DynamicQuantizeLSTM``: faster, and less exact than weights of 8 bits alone, which is
-            what they have otherwise.
+            The type of activations, whose ranges need calibration. Without it only weights are
+            quantized, unless there is a `target`, which brings the type that it prefers.
+        options : QuantizeOptions, optional
+            Options in one object, instead of keywords; those of samples, accuracy and runs have no
+            effect here.
+        **keywords
+            The options below, or their aliases.
+
+        Other Parameters
+        ----------------
+        Weights
+            - `bits`: Bits of a weight: 2, 4, 8 or 16.
+            - `per_channel`: Use one scale for each output channel of a weight, instead of one for
+              the whole tensor.
+            - `symmetric`: Use weights with zero point 0: their range is `[-absmax, absmax]`.
+            - `narrow_range`: Leave out the most negative value of the type, such as -128, in
+              symmetric weights; False uses it.
+            - `block_size`: Use one scale for each block of N consecutive elements along the axis
+              that is summed over.
+            - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,
+              ``"hqq"``.
+            - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
+              ``"nearest"``.
+            - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.
+
+        Activations
+            - `activation_types`: Other types for some activations: by the name of a value, by the
+              name or type of the operator that produces or consumes it, or by pattern as in
+              `exclude`.
+            - `activation_symmetric`: Use activations with zero point in the middle of their type.
+
+        Layers
+            - `exclude`: Leave these weights and nodes in float: names, patterns with `*`, `?` and
+              `[...]`, regular expressions after `re:`, or operator types. Also called
+              `excluded_layers` or `exclude_layers`.
+            - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
+              precedence. Also called `included_layers`.
+            - `min_elements`: Leave weights with fewer elements in float.
+            - `layer_bits`: Other bits or types for some weights: by the name of a weight or node,
+              by pattern as in `exclude`, or by operator type.
+            - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
+              `layer_dtype`.
+            - `op_types`: Quantize only operators of these types.
+            - `overrides`: What differs for some layers: an ordered list, of which the first entry
+              that matches and answers a question decides it.
+
+        Transforms
+            - `prune`: Set weights with `abs(w) < prune` to 0 before anything else.
+            - `sparsity`: Set the smallest elements of each weight to 0, until this fraction of them
+              is 0.
+            - `passes`: The passes that fold and clean up the model before planning, by name; they
+              change no result. Also called `optimize`.
+            - `opset`: The operator set of the result.
+            - `smooth`: Divide large channels after a normalization by numbers that the weights
+              behind them are multiplied by, where that makes the errors of both smaller
+              (`SmoothQuant`).
+            - `bias_correction`: Correct biases by the mean shift that quantized weights cause
+              (Nagel et al., ICCV 2019, section 4.2).
+
+        Output model
+            - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
+              ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+            - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4
+              with activations quantized to 8 bits, which is faster.
+            - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's
+              `DynamicQuantizeLSTM`.
+            - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
+              ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+
+        https://github.com/quantize-rs/quantize-rs/blob/main/docs/options.md
+        describes every option in full.
 
         Returns
         -------
@@ -216,46 +184,20 @@ class Model:
         >>> [value.kind for value in plan if value.role == "weight"][0]
         'int8 symmetric axis 0'
         """
-        size = check.optional_count("block_size", block_size)
-        calibrated = activations is not None or (target is not None and output_format == "qdq")
-        symmetric_alone = activation_symmetric and not calibrated
-        check.reject_unused("without activations", activation_symmetric=symmetric_alone)
-        widths, types = check.layers(layer_bits, layer_dtype)
-        options = OptionDict(
-            bits=None,
-            weights=weights,
-            with_activations=calibrated,
-            activations=activations,
-            activation_types=check.types_by_name("activation_types", activation_types),
-            per_channel=per_channel,
-            symmetric=symmetric,
-            activation_symmetric=activation_symmetric,
-            narrow_range=narrow_range,
-            block_size=size,
-            weight_method=weight_method,
-            rounding=rounding,
-            native_int4=native_int4,
-            exclude=check.names("exclude", exclude),
-            include=check.optional_names("include", include),
-            min_elements=check.count("min_elements", min_elements),
-            layer_bits=widths,
-            layer_types=types,
-            target=target,
-            op_types=check.optional_names("op_types", op_types),
-            prune=check.pruning(prune, sparsity),
-            bias_correction=bias_correction,
-            smooth=smooth,
-            passes=check.passes(optimize),
-            opset=check.optional_count("opset", opset, least=1),
-            output_format=output_format,
-            accuracy_level=check.optional_count("accuracy_level", accuracy_level),
-            dynamic_lstm=dynamic_lstm,
+        parameters = {"weights": weights, "activations": activations}
+        found = resolve("Model.plan", parameters, options, keywords)
+        activations, target = found["activations"], found["target"]
+        calibrated = activations is not None or (
+            target is not None and found["output_format"] == "qdq"
         )
-        with check.rename_errors(excluded_layers="exclude", included_layers="include"):
-            return self._plan(options)
+        symmetric_alone = found["activation_symmetric"] and not calibrated
+        check.reject_unused("without activations", activation_symmetric=symmetric_alone)
+        bits = check.bits("bits", found["bits"]) if "bits" in found.given else None
+        return self._plan(option_dict(found, bits=bits, with_activations=calibrated))
 
     def _plan(self, options: OptionDict) -> Plan:
-        return Plan(self._model.plan(options))
+        with check.rename_errors():
+            return Plan(self._model.plan(options))
 
     def __repr__(self) -> str:
         info, where = self.info, self.path or "memory"

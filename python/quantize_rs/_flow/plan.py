@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import _core
 from .._inputs.engines import Engine
@@ -15,6 +15,7 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
+from .._options.resolve import with_aliases
 from .._results import notebook
 from .._results.build import records, result
 from .._results.method_comparison import MethodComparison
@@ -22,6 +23,11 @@ from .._results.ranges import Ranges
 from .._results.report import Report
 from .._results.rows import PlannedValue
 from .._results.steps import Step
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import SamplesAliases
 
 __all__ = ["Plan", "Quantized"]
 
@@ -52,7 +58,7 @@ class Plan:
 
     def calibrate(
         self,
-        samples: CalibrationData,
+        samples: CalibrationData | None = None,
         *,
         method: str = "minmax",
         engine: Engine = "auto",
@@ -62,6 +68,7 @@ class Plan:
         seed: int = 0,
         threads: int | None = None,
         progress: bool | Callback | None = None,
+        **aliases: Unpack[SamplesAliases],
     ) -> Ranges:
         """Run the model on samples and find the ranges of its activations.
 
@@ -94,6 +101,8 @@ class Plan:
         progress : bool or callable, optional
             True shows a progress bar on standard error; a function is called with the number of
             samples done, and the total or None.
+        **aliases
+            Other names of `samples`, as in `quantize`.
 
         Returns
         -------
@@ -131,6 +140,7 @@ class Plan:
         >>> plan.calibrate(digits.calibration, engine=Engine()).engine
         'Engine'
         """
+        (samples,) = with_aliases(aliases, samples=samples)
         source = sample_source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
         )
@@ -145,7 +155,7 @@ class Plan:
 
     def compare_methods(
         self,
-        samples: CalibrationData,
+        samples: CalibrationData | None = None,
         *,
         engine: Engine = "auto",
         limit: int | None = None,
@@ -154,6 +164,7 @@ class Plan:
         seed: int = 0,
         threads: int | None = None,
         progress: bool | Callback | None = None,
+        **aliases: Unpack[SamplesAliases],
     ) -> MethodComparison:
         """Run the model on samples and compare the calibration methods.
 
@@ -165,6 +176,8 @@ class Plan:
         ----------
         samples, engine, limit, num_samples, sample_shape, seed, threads, progress
             As in `calibrate`. An engine object needs ``prepare``, as several models are run.
+        **aliases
+            Other names of `samples`, as in `quantize`.
 
         Returns
         -------
@@ -185,6 +198,7 @@ class Plan:
         >>> [row.method for row in comparison.rows][:2]
         ['minmax', 'moving_average']
         """
+        (samples,) = with_aliases(aliases, samples=samples)
         source = sample_source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
         )

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import OptionError
+from .table import canonical
 
 _T = TypeVar("_T")
 
@@ -19,14 +20,15 @@ _MAX_COUNT = 2**63 - 1  # the largest `usize` that every supported platform has
 
 @contextmanager
 def rename_errors(**names: str) -> Iterator[None]:
-    """Rename the option in an `OptionError` to the name that the caller uses."""
+    """Rename the option in an `OptionError`: an alias to its option, that to what `names` says."""
     try:
         yield
     except OptionError as error:
-        name = names.get(error.option or "")
-        if name is None:
+        option = error.option or ""
+        name = names.get(canonical(option), canonical(option))
+        if name == option:
             raise
-        what = str(error).replace(error.option or "", name, 1)
+        what = str(error).replace(option, name, 1)
         raise OptionError(what, option=name) from None
 
 
@@ -106,11 +108,34 @@ def optional_names(option: str, value: Iterable[str] | None) -> list[str] | None
     return None if value is None else names(option, value)
 
 
-def passes(value: bool | Iterable[str]) -> list[str] | None:
+def passes(value: bool | Iterable[str] | None) -> list[str] | None:
     """Return the names of passes; None selects those that help quantization."""
-    if isinstance(value, bool):
-        return None if value else []
-    return names("optimize", value)
+    if value is None or isinstance(value, bool):
+        return None if value in (None, True) else []
+    return names("passes", value)
+
+
+def fraction(option: str, value: float | str | None) -> float | None:
+    """Return a fraction below 1, given as a number or as text: 0.01 or ``"1%"``."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        text = value.strip()
+        found = number(option, text.removesuffix("%")) / 100
+        if not text.endswith("%"):
+            what = f"{option} is {value!r}, expected a percentage such as '1%', or a number"
+            raise OptionError(what, option=option)
+    else:
+        found = number(option, value)
+    if found >= 1:
+        what = f"{option} is {value}, expected a fraction below 1"
+        hint = (
+            ""
+            if isinstance(value, str)
+            else f": write {found / 100:g} or '{found:g}%' for {found:g}%"
+        )
+        raise OptionError(what + hint, option=option)
+    return found
 
 
 def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
@@ -132,16 +157,16 @@ def widths_by_name(
 
 
 def layers(
-    layer_bits: Mapping[str, SupportsIndex | str] | None, layer_dtype: Mapping[str, str] | None
+    layer_bits: Mapping[str, SupportsIndex | str] | None, layer_types: Mapping[str, str] | None
 ) -> tuple[dict[str, int], dict[str, str]]:
-    """Return bit widths and types by name or pattern; `layer_dtype` holds types only."""
+    """Return bit widths and types by name or pattern; `layer_types` holds types only."""
     widths, types = widths_by_name("layer_bits", layer_bits)
-    named = types_by_name("layer_dtype", layer_dtype)
+    named = types_by_name("layer_types", layer_types)
     for name, found in named.items():
         other = widths.get(name, types.get(name, found))
         if other != found:
-            what = f"layer_dtype gives {name!r} {found!r}, layer_bits {other!r}"
-            raise OptionError(what, option="layer_dtype")
+            what = f"layer_types gives {name!r} {found!r}, layer_bits {other!r}"
+            raise OptionError(what, option="layer_types")
     return widths, types | named
 
 

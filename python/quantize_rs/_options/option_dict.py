@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from typing import Any, Protocol, TypedDict
+
+from . import check
+from .match import overrides
+from .resolve import Resolved
 
 
-class OptionDict(TypedDict):
-    """Options of quantization."""
+class _Overrides(TypedDict, total=False):
+    overrides: list[dict[str, Any]]
+
+
+class OptionDict(_Overrides):
+    """Options of quantization; `overrides` is there only if there are any."""
 
     bits: int | None
     weights: str | None
@@ -89,3 +97,42 @@ class ModuleOptionDict(TypedDict):
     layer_bits: dict[str, str]
     activation_types: dict[str, str]
     exclude: list[str]
+
+
+def option_dict(found: Resolved, *, bits: int | None, with_activations: bool) -> OptionDict:
+    """Return the options that a plan is made of, checked; `bits` gives way to weights."""
+    widths, types = check.layers(found["layer_bits"], found["layer_types"])
+    made = OptionDict(
+        bits=bits,
+        weights=found["weights"],
+        with_activations=with_activations,
+        activations=found["activations"],
+        activation_types=check.types_by_name("activation_types", found["activation_types"]),
+        per_channel=found["per_channel"],
+        symmetric=found["symmetric"],
+        activation_symmetric=found["activation_symmetric"],
+        narrow_range=found["narrow_range"],
+        block_size=check.optional_count("block_size", found["block_size"]),
+        weight_method=found["weight_method"],
+        rounding=found["rounding"],
+        native_int4=found["native_int4"],
+        exclude=check.names("exclude", found["exclude"]),
+        include=check.optional_names("include", found["include"]),
+        min_elements=check.count("min_elements", found["min_elements"]),
+        layer_bits=widths,
+        layer_types=types,
+        target=found["target"],
+        op_types=check.optional_names("op_types", found["op_types"]),
+        prune=check.pruning(found["prune"], found["sparsity"]),
+        bias_correction=found["bias_correction"],
+        smooth=found["smooth"],
+        passes=check.passes(found["passes"]),
+        opset=check.optional_count("opset", found["opset"], least=1),
+        output_format=found["output_format"],
+        accuracy_level=check.optional_count("accuracy_level", found["accuracy_level"]),
+        dynamic_lstm=found["dynamic_lstm"],
+    )
+    entries = overrides(found["overrides"])
+    if entries:
+        made["overrides"] = entries
+    return made

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Literal, SupportsFloat
+from typing import TYPE_CHECKING, Literal, SupportsFloat
 
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
+from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.pruning import Pruning
 from ..errors import OptionError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from .._options.aliases import ExcludeAliases
 
 __all__ = ["prune"]
 
@@ -25,6 +31,7 @@ def prune(
     mode: Literal["absolute", "relative"] = "absolute",
     per: Literal["tensor", "channel"] = "tensor",
     exclude: Iterable[str] | None = None,
+    **aliases: Unpack[ExcludeAliases],
 ) -> Pruning:
     """Set weights of small magnitude to exactly 0.
 
@@ -52,6 +59,8 @@ def prune(
         each output channel (``"channel"``).
     exclude : iterable of str, optional
         Weights and nodes to exclude: names or patterns, as in `quantize`.
+    **aliases
+        Other names of `exclude`, as in `quantize`.
 
     Returns
     -------
@@ -76,11 +85,12 @@ def prune(
     >>> print(f"{report.sparsity:.2f}")
     0.50
     """
+    (exclude,) = with_aliases(aliases, exclude=exclude)
     target = writable(output)
     below = _below(threshold, sparsity, mode)
     if per not in ("tensor", "channel"):
         raise OptionError(f"per is {per!r}, expected 'tensor' or 'channel'", option="per")
-    with check.rename_errors(excluded_layers="exclude"):
+    with check.rename_errors():
         model, outcome = read_model(source).pruned(
             below, per == "channel", check.names("exclude", exclude)
         )

@@ -1,0 +1,150 @@
+"""One value for each option, from parameters, `options=` and keywords."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import OptionError
+from .row import Row
+from .table import ALIASES, OPTIONS, canonical, unknown
+
+__all__ = ["Resolved", "resolve", "with_aliases"]
+
+# The functions, as errors call them, and the verb of the table that each of them is.
+_VERBS = {"quantize": "quantize", "quantize_with_calibration": "calibrate"}
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """The value of each option, and the name under which the caller gave it."""
+
+    function: str
+    values: dict[str, Any]
+    given: dict[str, str]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def reject_unused(self, *, exempt: Collection[str] = ()) -> None:
+        """Raise an `OptionError` for the first option that has no effect beside the others.
+
+        What `exempt` names, and the options of the plan, are checked elsewhere.
+        """
+        for name in self.given:
+            row = OPTIONS[name]
+            if name in exempt or row.cls == "QuantizeOptions" or row.needs is None:
+                continue
+            if not self._holds(row):
+                what = f"{name} has no effect without{row.needs.text.removeprefix('with')}"
+                raise OptionError(what, option=name)
+
+    def _holds(self, row: Row) -> bool:
+        needs = row.needs
+        if needs is None:
+            return True
+        if needs.option is None:
+            return any(self.values[name] is not None for name in needs.given)
+        value = self.values[needs.option]
+        return isinstance(value, str) and value in needs.values
+
+
+def resolve(
+    function: str,
+    parameters: Mapping[str, Any],
+    options: object | None,
+    keywords: Mapping[str, Any],
+) -> Resolved:
+    """Return the value of every option.
+
+    `parameters` are those of the signature, where the default means "not given". `options` is a
+    `QuantizeOptions`, in which the same holds. Each keyword other than None counts as given.
+    An option that is unknown, given twice, or not taken by `function` raises an `OptionError`.
+    """
+    values = {row.name: row.default for row in OPTIONS.values()}
+    given: dict[str, str] = {}
+
+    def take(name: str, value: Any, called: str) -> None:
+        if name in given:
+            what = f"{called} and {given[name]} are the same option: give one of them"
+            if called == given[name]:
+                what = f"{called} is given twice"
+            raise OptionError(what, option=name)
+        given[name] = called
+        values[name] = value
+
+    for name, value in _flat(options).items():
+        if not OPTIONS[name].is_default(value):
+            take(name, value, f"options.{name}")
+    for called, value in parameters.items():
+        name = canonical(called)
+        if not OPTIONS[name].is_default(value):
+            take(name, value, called)
+        elif name not in given:
+            values[name] = OPTIONS[name].default if value is None else value
+    for called, value in keywords.items():
+        name = canonical(called)
+        if name not in OPTIONS:
+            known = (row.name for row in OPTIONS.values() if _takes(function, row))
+            raise OptionError(unknown(called, [*known, *ALIASES]), option=called)
+        if value is not None or not OPTIONS[name].is_default(value):
+            take(name, value, called)
+    given = {
+        name: said for name, said in given.items() if not OPTIONS[name].is_default(values[name])
+    }
+    for name in given:
+        if not _takes(function, OPTIONS[name]):
+            raise OptionError(_elsewhere(function, name), option=name)
+    return Resolved(function, values, given)
+
+
+def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, ...]:
+    """Return the values of parameters, each of which may be given by an alias instead."""
+    names = {canonical(name): name for name in parameters}
+    given = {name: name for name, value in parameters.items() if value is not None}
+    for called, value in keywords.items():
+        name = names.get(canonical(called))
+        if name is None:
+            raise OptionError(unknown(called, [*OPTIONS, *ALIASES]), option=called)
+        if value is None:
+            continue
+        if name in given:
+            what = f"{called} and {given[name]} are the same option: give one of them"
+            raise OptionError(what, option=name)
+        given[name] = called
+        parameters[name] = value
+    return tuple(parameters.values())
+
+
+def _takes(function: str, row: Row) -> bool:
+    verb = _VERBS.get(function)
+    return row.cls == "QuantizeOptions" if verb is None else verb in row.verbs
+
+
+def _elsewhere(function: str, name: str) -> str:
+    takers = [other for other in _VERBS if _takes(other, OPTIONS[name])]
+    return f"{name} has no effect in `{function}`; it is an option of `{'` and `'.join(takers)}`"
+
+
+def _flat(options: object | None) -> dict[str, Any]:
+    """Return the fields of an options object, those of its parts included."""
+    if options is None:
+        return {}
+    # By name: the class is of a higher room, as its fields have the types of inputs and results.
+    is_options = any(cls.__name__ == "QuantizeOptions" for cls in type(options).__mro__)
+    if not is_options or not dataclasses.is_dataclass(options):
+        what = f"options is a {type(options).__name__}, expected a QuantizeOptions"
+        raise OptionError(what, option="options")
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(options):
+        value = getattr(options, field.name)
+        if field.name in OPTIONS:
+            found[field.name] = value
+        elif dataclasses.is_dataclass(value):
+            found |= {part.name: getattr(value, part.name) for part in dataclasses.fields(value)}
+        else:
+            what = f"options.{field.name} is {value!r}, expected one of the options classes"
+            raise OptionError(what, option=field.name)
+    return found
