@@ -58,26 +58,18 @@ fn section(row: &OptionRow) -> String {
     } else {
         fact("Python", format!("a field of `{}`", row.class.name()));
     }
-    if let Some(choices) = row.kind.choices().filter(|choices| described(choices)) {
+    let choices = row.kind.choices().unwrap_or_default();
+    let mut described = choices.iter().filter(|choice| !choice.about.is_empty()).peekable();
+    if described.peek().is_some() {
         text.push_str("\n| value | meaning |\n|---|---|\n");
-        for choice in choices {
-            let _ = writeln!(text, "| `{}` | {} |", choice.name, choice.about);
-        }
+    }
+    for choice in described {
+        let _ = writeln!(text, "| `{}` | {} |", choice.name, choice.about);
     }
     text
 }
 
-/// Whether there is something to say of any of these values.
-fn described(choices: &[Choice]) -> bool {
-    choices.iter().any(|choice| !choice.about.is_empty())
-}
-
 fn kind(kind: &Kind) -> String {
-    let names = |choices: Vec<Choice>| {
-        let names: Vec<String> =
-            choices.iter().map(|choice| format!("`{}`", choice.name)).collect();
-        names.join(", ")
-    };
     match kind {
         Kind::Bool => "true or false".to_owned(),
         Kind::Integer => "whole number".to_owned(),
@@ -90,7 +82,14 @@ fn kind(kind: &Kind) -> String {
         Kind::Path => "path".to_owned(),
         Kind::Choice(choices) | Kind::Open(choices) => {
             let choices = choices();
-            if described(&choices) { "one of the values below".to_owned() } else { names(choices) }
+            let (described, plain): (Vec<&Choice>, Vec<&Choice>) =
+                choices.iter().partition(|choice| !choice.about.is_empty());
+            let mut names: Vec<String> =
+                plain.iter().map(|choice| format!("`{}`", choice.name)).collect();
+            if !described.is_empty() {
+                names.push("one of the values below".to_owned());
+            }
+            names.join(", ")
         }
         Kind::List(inner) => format!("list of: {}", self::kind(inner)),
         Kind::ByName(inner) => format!("map by name or pattern, to: {}", self::kind(inner)),

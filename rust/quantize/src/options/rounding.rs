@@ -83,8 +83,8 @@ impl FromStr for Rounding {
     type Err = QuantizeError;
 
     fn from_str(name: &str) -> Result<Rounding, QuantizeError> {
-        let named = |row: &&Row| row.name == name || row.aliases.contains(&name);
-        ROWS.iter().find(named).map(|row| row.rounding).ok_or_else(|| {
+        let called = |row: &&Row| row.name == name || row.aliases.contains(&name);
+        ROWS.iter().find(called).map(|row| row.rounding).ok_or_else(|| {
             let names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
             let what = format!("is `{name}`, expected one of {}", names.join(", "));
             QuantizeError::option("rounding", what)

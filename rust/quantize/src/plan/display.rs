@@ -15,7 +15,7 @@ impl fmt::Display for Plan {
         let mut rows: Vec<[String; 4]> = self.values.iter().map(cells).collect();
         for [value, .., why] in &mut rows {
             if let Some(entries) = self.overrides.get(value) {
-                why.push_str(&format!(", by {}", entries.join(", ")));
+                *why = format!("{why}, by {}", entries.join(", "));
             }
         }
         let header = ["value", "type", "numbers from", "why"].map(str::to_owned);

@@ -31,8 +31,8 @@ struct Entry {
     name: String,
     /// Whether what it matches stays float.
     exclude: Option<bool>,
-    /// The type of weights; float where there is none.
-    weights: Option<Option<WeightType>>,
+    /// The type of weights, or that they stay float; never bits.
+    weights: Option<Width>,
     activations: Option<QType>,
     per_channel: Option<bool>,
     block_size: Option<usize>,
@@ -91,19 +91,20 @@ fn entries(
     }
     activations.sort_by_key(Entry::breadth);
     let mut weights = Vec::new();
-    let mut add = |option, text: &String, found: Option<WeightType>| {
+    let mut add = |option, text: &String, found: Width| {
         let pattern = names.weights.pattern(option, text)?;
         weights.push(Entry { weights: Some(found), ..Entry::new(pattern) });
         Ok::<(), QuantizeError>(())
     };
     for (text, bits) in &config.layer_bits {
-        add("layer_bits", text, Some(config::signed("layer_bits", *bits)?.into()))?;
+        let qtype = config::signed("layer_bits", *bits)?;
+        add("layer_bits", text, Width::Type(qtype.into()))?;
     }
     for (text, found) in &config.layer_types {
-        add("layer_types", text, Some(*found))?;
+        add("layer_types", text, Width::Type(*found))?;
     }
     for text in &config.layer_float {
-        add("layer_bits", text, None)?;
+        add("layer_bits", text, Width::Float)?;
     }
     weights.sort_by_key(Entry::breadth);
     entries.extend(activations);
@@ -118,11 +119,9 @@ fn overridden(index: usize, entry: &Override, names: &Names<'_>) -> Result<Entry
     let known = if activations.is_some() { &names.anything } else { &names.all };
     let pattern = known.matching("overrides", matches)?;
     let name = format!("overrides[{index}]: {}", pattern.text());
-    let weights = match weights {
-        None => None,
-        Some(Width::Float) => Some(None),
-        Some(Width::Type(found)) => Some(Some(*found)),
-        Some(Width::Bits(bits)) => Some(Some(config::signed("overrides", *bits)?.into())),
+    let weights = match *weights {
+        Some(Width::Bits(bits)) => Some(Width::Type(config::signed("overrides", bits)?.into())),
+        other => other,
     };
     Ok(Entry {
         pattern,
@@ -254,7 +253,10 @@ impl Selection {
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<WeightType> {
-        self.first(&subject(weight, readers), |entry| entry.weights)?.2
+        match self.first(&subject(weight, readers), |entry| entry.weights)? {
+            (.., Width::Type(found)) => Some(found),
+            _ => None,
+        }
     }
 
     /// The entry by which a weight stays float, where none before it gives it a type.
@@ -264,7 +266,7 @@ impl Selection {
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
         let (_, entry, asked) = self.first(&subject(weight, readers), |entry| entry.weights)?;
-        asked.is_none().then(|| entry.name.clone())
+        (asked == Width::Float).then(|| entry.name.clone())
     }
 
     /// The configuration as it is for this weight: with the granularity that entries give it.
