@@ -2,6 +2,6 @@
 
 Parameters, an options object and keywords come in. `resolve` gives each option of the table one
 value by its canonical name, and `option_dict` turns them into the exact types that the extension
-module takes; any other value raises an `OptionError` that names the option. `rows` and `aliases` are
-generated from docs/options.json by `tools/generate_options.py`. This room may import `errors`.
+module takes; any other value raises an `OptionError` that names the option. `rows` and `aliases`
+are generated from docs/options.json by `tools/generate_options.py`. This room may import `errors`.
 """
