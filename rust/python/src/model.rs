@@ -1,6 +1,5 @@
 //! Models in Python.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,8 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{
-    Below, ModelInfo, PreprocessedModel, Prune, QType, QuantizeError, Request, SampleSource,
-    Target, WeightType, config,
+    Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, SampleSource, Target,
 };
 
 use crate::gil;

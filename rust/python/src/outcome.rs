@@ -7,8 +7,9 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use quantize_rs::{
-    Comparison, Conversion, Inference, LayerErrors, MixedPrecision, ModelInfo, Optimization,
-    Outliers, Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity, Validation,
+    Comparison, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization, Outliers,
+    Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity, ShapeInference,
+    Validation,
 };
 
 use crate::convert;
@@ -60,8 +61,8 @@ macro_rules! documents {
 
 documents! {
     Comparison.document() => ToString::to_string,
-    Conversion => ToString::to_string,
-    Inference => ToString::to_string,
+    OpsetConversion => ToString::to_string,
+    ShapeInference => ToString::to_string,
     LayerErrors => ToString::to_string,
     MixedPrecision.document() => ToString::to_string,
     ModelInfo => |_| String::new(),

@@ -197,7 +197,7 @@ impl Group {
     }
 
     /// Its heading in documentation and help.
-    pub fn title(self) -> &'static str {
+    pub const fn title(self) -> &'static str {
         match self {
             Group::Weights => "Weights",
             Group::Activations => "Activations",

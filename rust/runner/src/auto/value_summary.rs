@@ -76,7 +76,7 @@ impl ValueSummary {
         if (self.rms - other.rms).abs() > f64::from(allowed) {
             return Some((format!("of root mean square {}", self.rms), other.rms.to_string()));
         }
-        let mut some = self.elements.iter().zip(&other.some).enumerate();
+        let mut elements = self.elements.iter().zip(&other.elements).enumerate();
         let (place, (a, b)) = elements.find(|(_, (a, b))| !near(**a, **b))?;
         let place = place * stride(self.shape.iter().product());
         Some((format!("with element {place} {a}"), b.to_string()))
