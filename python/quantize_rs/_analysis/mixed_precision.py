@@ -125,5 +125,5 @@ def mixed_precision(
         Run(engine, limit, threads, progress).session("analyzing layers") as begun,
         check.rename_errors(),
     ):
-        found = _core.mixed_precision(opened, options, goal, (samples, begun))
-    return result(MixedPrecision, found)
+        outcome = _core.mixed_precision(opened, options, goal, (samples, begun))
+    return result(MixedPrecision, outcome)

@@ -34,7 +34,7 @@ class QuantizeKeywords(TypedDict, total=False):
     include: Iterable[str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None | None
     # Transforms
     prune: float | None
     sparsity: float | None
@@ -94,7 +94,7 @@ class CalibrateKeywords(TypedDict, total=False):
     include: Iterable[str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None | None
     # Transforms
     prune: float | None
     sparsity: float | None
@@ -157,7 +157,7 @@ class PlanKeywords(TypedDict, total=False):
     layer_bits: Mapping[str, int | str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None | None
     # Transforms
     prune: float | None
     sparsity: float | None

@@ -206,7 +206,7 @@ class QuantizeOptions:
     op_types : Iterable[str] | None
         Quantize only operators of these types. Operators that only move data pass quantized values
         on all the same. Default: all that can be quantized.
-    overrides : Iterable[Match | Mapping[str, Any]] | None
+    overrides : Iterable[Match | Mapping[str, Any]] | None | None
         What differs for some layers: an ordered list, of which the first entry that matches and
         answers a question decides it.
 
@@ -293,7 +293,7 @@ class QuantizeOptions:
     layer_bits: Mapping[str, int | str] | None = None
     layer_types: Mapping[str, str] | None = None
     op_types: Iterable[str] | None = None
-    overrides: Iterable[Match | Mapping[str, Any]] | None = None
+    overrides: Iterable[Match | Mapping[str, Any]] | None | None = None
     prune: float | None = None
     sparsity: float | None = None
     passes: bool | Iterable[str] | None = True
