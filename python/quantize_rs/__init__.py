@@ -90,7 +90,9 @@ from .results import Uncompared as Uncompared
 from .results import Validation as Validation
 from .results import WeightOutliers as WeightOutliers
 from .training.insert_fake_quant import insert_fake_quant
-from .training.qconfig import QConfig, QConfigDict, prepare
+from .training.qconfig import QConfig as QConfig
+from .training.qconfig import QConfigDict as QConfigDict
+from .training.qconfig import prepare
 
 # Names of earlier versions: the module and the name of today.
 _RENAMED = {
@@ -151,8 +153,6 @@ __all__ = [
     "ModelError",
     "OptionError",
     "Plan",
-    "QConfig",
-    "QConfigDict",
     "QuantizeError",
     "QuantizeOptions",
     "Quantized",

@@ -328,6 +328,6 @@ def test_an_engine_object_does_not_evaluate(digits: Path, images: Path) -> None:
         def run(self, feed: dict[str, Array]) -> dict[str, Array]:
             return feed
 
-    with pytest.raises(quantize_rs.OptionError, match="does not judge") as refused:
+    with pytest.raises(quantize_rs.OptionError, match="does not evaluate") as refused:
         quantize_rs.quantize(digits, None, verify=images, engine=Engine())
     assert refused.value.option == "engine"

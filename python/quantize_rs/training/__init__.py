@@ -18,7 +18,7 @@ from __future__ import annotations
 from .fake_quantize import Gradients, Learned, fake_quantize, fake_quantize_gradients, learn_scale
 from .layers import QuantizationAwareTraining, QuantizationConfig
 from .modules import FakeQuantize, LearnableFakeQuantize, StochasticQuantize
-from .qconfig import CalibrationSession
+from .qconfig import CalibrationSession, QConfig, QConfigDict
 
 __all__ = [
     "CalibrationSession",
@@ -26,6 +26,8 @@ __all__ = [
     "Gradients",
     "LearnableFakeQuantize",
     "Learned",
+    "QConfig",
+    "QConfigDict",
     "QuantizationAwareTraining",
     "QuantizationConfig",
     "StochasticQuantize",

@@ -46,7 +46,7 @@ fn describe(report: &Report, verbose: bool) -> String {
     }
     if !report.steps.is_empty() {
         let steps: Vec<String> = report.steps.iter().map(ToString::to_string).collect();
-        rows.push(("PreprocessedModel", steps.join("; ")));
+        rows.push(("Preprocessed", steps.join("; ")));
     }
     rows.extend(report.output.iter().map(|path| ("Written to", path.clone())));
     if verbose {

@@ -112,7 +112,9 @@ fn of_row(row: &OptionRow) -> Value {
     }
     for (key, bound) in [("minimum", row.range.0), ("maximum", row.range.1)] {
         if let Some(bound) = bound {
-            schema[key] = json!(bound);
+            let whole = bound.fract() == 0.0;
+            schema[key] =
+                if whole { format!("{bound}").parse().unwrap_or_default() } else { json!(bound) };
         }
     }
     schema

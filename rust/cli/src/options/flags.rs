@@ -80,8 +80,9 @@ where
     T: OptionType + Clone + Send + Sync + 'static,
 {
     StringValueParser::new().try_map(move |text| {
-        let number = text.parse::<f64>().map(Value::from);
-        T::from_json(name, &number.unwrap_or_else(|_| Value::from(text)))
+        let row = options::find(name);
+        let value = row.map_or(Ok(Value::Null), |row| row.value_of(&[&text]))?;
+        T::from_json(name, &value)
     })
 }
 

@@ -421,7 +421,8 @@ impl OptionType for Fraction {
 
 /// As [`wrong`], with texts as they stand.
 fn wrong_plain(option: &'static str, value: &Value, expected: &str) -> QuantizeError {
-    let found = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    let number = value.as_f64().map(|number| number.to_string());
+    let found = value.as_str().map(str::to_owned).or(number).unwrap_or_else(|| value.to_string());
     QuantizeError::option(option, format!("is {found}, expected {expected}"))
 }
 

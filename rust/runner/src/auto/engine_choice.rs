@@ -291,7 +291,7 @@ impl ValueSink for FirstTaps<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::auto::value_summary::Extent;
+    use crate::auto::value_summary::ValueSummary;
 
     #[test]
     fn the_first_difference_in_the_graph_is_reported() {
