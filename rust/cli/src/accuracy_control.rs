@@ -75,29 +75,29 @@ pub(crate) struct AccuracyControlArguments {
     classes: ClassArguments,
 }
 
-/// What the result is judged by, and the samples, which are there.
-pub(crate) struct Judged {
+/// The accuracy criteria, and the samples to evaluate the result on.
+pub(crate) struct Evaluation {
     options: AccuracyControl,
     samples: SampleDiagnostics,
 }
 
 impl AccuracyControlArguments {
-    /// Gets ready to judge, where that is wished. Samples of a calibration serve where there are no
-    /// others.
+    /// Opens the samples that the result is evaluated on, if any are needed. Without others, the
+    /// samples of the calibration are used.
     pub(crate) fn open(
         &self,
         model: &Model,
         images: &ImageArguments,
         calibrated: Option<&SampleArguments>,
         console: &mut Console<'_>,
-    ) -> Result<Option<Judged>, Failure> {
+    ) -> Result<Option<Evaluation>, Failure> {
         let bar = self.criteria.bar();
         let data = calibrated.and_then(|samples| samples.data.as_deref());
         images.check(&[self.verify(), data])?;
         if self.verify.is_none() && !bar.is_set() && self.classes.labels.is_none() {
             if self.classes.scores.is_some() {
-                let message =
-                    "--scores has no effect where nothing is judged: give --validation-data PATH";
+                let message = "--scores has no effect where nothing is evaluated: give \
+                               --validation-data PATH";
                 return Err(Failure::Misuse(message.to_owned()));
             }
             return Ok(None);
@@ -108,19 +108,19 @@ impl AccuracyControlArguments {
                 let found = samples::others(path, images, &inputs)?;
                 (Some(found), samples::is_random(path))
             }
-            // What noise is worth was told before the calibration.
+            // The calibration warns of noise.
             (None, Some(calibrated)) => (calibrated.open(&inputs)?, false),
             (None, None) => (None, false),
         };
         let Some(found) = found else {
             let message = format!(
-                "{} needs --validation-data PATH: samples that the result is judged on",
+                "{} needs --validation-data PATH: samples that the result is evaluated on",
                 self.first_flag()
             );
             return Err(Failure::Misuse(message));
         };
         if random {
-            console.warn("judged on random numbers, which says little of real inputs");
+            console.warn("evaluated on random numbers, which says little about real inputs");
         }
         let options = AccuracyControl {
             bar,
@@ -133,10 +133,10 @@ impl AccuracyControlArguments {
             ..AccuracyControl::default()
         };
         options.check()?;
-        Ok(Some(Judged { options, samples: SampleDiagnostics::new(found, &inputs) }))
+        Ok(Some(Evaluation { options, samples: SampleDiagnostics::new(found, &inputs) }))
     }
 
-    /// Where samples to judge on are, where others than those of a calibration were named.
+    /// The path of the samples to evaluate on, if there are others than those of the calibration.
     pub(crate) fn verify(&self) -> Option<&Path> {
         self.verify.as_deref()
     }
@@ -158,8 +158,8 @@ impl AccuracyControlArguments {
     }
 }
 
-impl Judged {
-    /// Makes the model and judges it, as often as is needed.
+impl Evaluation {
+    /// Quantizes the model and evaluates the result, as often as needed.
     pub(crate) fn quantized(
         mut self,
         (model, config): (&Model, &Config),

@@ -1,11 +1,11 @@
-//! Pictures in a terminal, out of the block elements of Unicode; a pipe is not drawn for.
+//! Histograms in a terminal, drawn with the block elements of Unicode; nothing is drawn in a pipe.
 
 // Lengths on a screen.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use quantize_rs::{Histogram, Range};
 
-/// Columns that a bar takes.
+/// Columns of a row of blocks.
 const WIDTH: usize = 16;
 
 /// Columns that a histogram takes.
@@ -17,8 +17,8 @@ const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
 /// Heights of a column, in eighths.
 const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// A bar before each line, from the second on, as long as its number is large; lines after the last
-/// number stand as they are.
+/// Blocks before each line, from the second on, as long as its number is large; lines after the
+/// last number stand as they are.
 pub(crate) fn before_lines(text: &str, numbers: &[f64]) -> String {
     let longest = numbers.iter().copied().filter(|n| n.is_finite()).fold(0.0, f64::max);
     let lines = text.lines().enumerate().map(|(line, text)| {
@@ -31,7 +31,7 @@ pub(crate) fn before_lines(text: &str, numbers: &[f64]) -> String {
     lines.collect()
 }
 
-/// A bar; as long as can be for what is infinite, none for what is no number.
+/// A row of blocks; as long as can be for what is infinite, none for what is no number.
 fn bar(number: f64, longest: f64) -> String {
     let part = match number {
         f64::INFINITY => 1.0,

@@ -30,7 +30,12 @@ pub(crate) struct BatchArguments {
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
     /// Models that are quantized at once
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u16).range(1..=256)
+    )]
     jobs: u16,
     /// Leave models alone whose output is there already
     #[arg(long)]

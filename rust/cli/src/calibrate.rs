@@ -18,6 +18,22 @@ use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
 use crate::{output_path, plan, ranges, run_on_samples, summary, text};
 
+/// What says nothing where methods are only compared.
+const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
+    "dry_run",
+    "ranges",
+    "ranges_out",
+    "method",
+    "save_recipe",
+    "html",
+    "validation_data",
+    "labels",
+    "scores",
+    "min_sqnr",
+    "max_accuracy_drop",
+    "require_faster",
+];
+
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
 #[command(
@@ -37,7 +53,7 @@ pub(crate) struct CalibrateArguments {
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Print what each method makes of the samples and write nothing
-    #[arg(long, conflicts_with_all = ["dry_run", "ranges", "ranges_out", "method", "save_recipe", "html", "validation_data", "labels", "scores", "min_sqnr", "max_accuracy_drop", "require_faster"])]
+    #[arg(long, conflicts_with_all = NOT_WITH_COMPARE_METHODS)]
     pub(crate) compare_methods: bool,
     #[command(flatten)]
     pub(crate) recipe: RecipeArguments,
@@ -96,8 +112,7 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
     summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
-/// Calibrates, and writes the quantized model. A warning that random samples were asked for is told
-/// at once.
+/// Calibrates, and writes the quantized model. Warns of random samples before it begins.
 pub(crate) fn report(
     args: &CalibrateArguments,
     console: &mut Console<'_>,
@@ -106,17 +121,17 @@ pub(crate) fn report(
     let (model, plan) = plan::of(&original, config.clone())?;
     let numbers = Numbers::open(args, &model)?;
     let given = &args.samples;
-    let judged = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
+    let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
     let noise = warn_of_noise(&args.samples, console);
     check_paths(args)?;
 
     let begun = Instant::now();
     let ranges = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
-    let made = match judged {
+    let made = match evaluation {
         None => plan.apply(&model, ranges.as_ref())?,
-        Some(judged) => {
-            judged.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
+        Some(evaluation) => {
+            evaluation.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
     let mut report = output_path::save(&made, &args.output)?;

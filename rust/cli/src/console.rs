@@ -44,7 +44,7 @@ pub(crate) struct Console<'a> {
 pub(crate) struct Terminals {
     /// Standard output: results are drawn beside their numbers.
     pub(crate) out: bool,
-    /// Standard error: progress is a bar that moves.
+    /// Standard error: progress is drawn, and moves.
     pub(crate) err: bool,
 }
 
@@ -138,7 +138,7 @@ impl<'a> Console<'a> {
     }
 }
 
-/// One line on standard error. There is nobody left to tell when it cannot be written.
+/// One line on standard error. Nothing can be done when it cannot be written.
 pub(crate) fn say(err: &mut dyn Write, line: &str) {
     let line = line.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let _ = writeln!(err, "{}", text::printable(&line)).and_then(|()| err.flush());

@@ -67,8 +67,8 @@ impl EngineArguments {
 }
 
 impl EngineChoice {
-    /// The engine that stands for those that models are deployed to: `auto` is ONNX Runtime where it
-    /// is installed, and tract else.
+    /// The engine that stands for those that models are deployed to: `auto` is ONNX Runtime where
+    /// it is installed, and tract else.
     pub(crate) fn open_deployed(&self) -> Result<Box<dyn Engine>, Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
         match (self.engine, library) {

@@ -23,7 +23,7 @@ pub(crate) enum Failure {
     Refused(String),
     /// The command line.
     Misuse(String),
-    /// Nobody could be told: the results could not be printed.
+    /// The results could not be printed.
     Output(io::Error),
     /// Somebody pressed Ctrl-C.
     Interrupted,
@@ -97,7 +97,7 @@ fn of_model(error: &quantize_rs_onnx::Error) -> String {
     }
 }
 
-/// An error and its causes, but for those that it has told already.
+/// An error and its causes, except those that its text contains.
 fn chain(error: &dyn Error) -> String {
     let mut message = error.to_string();
     let mut cause = error.source();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn causes_are_told_once() {
+    fn causes_are_reported_once() {
         let kind = CalibrationErrorKind::Data("cannot be read".to_owned());
         let cause = |text: &str| io::Error::other(text.to_owned());
         let error = CalibrationError::new(kind.clone()).caused_by(cause("disk on fire"));

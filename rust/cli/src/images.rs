@@ -17,9 +17,21 @@ const HEADING: &str = options::Group::Images.title();
 /// What to do with images.
 #[derive(Debug, Default, Args)]
 pub(crate) struct ImageArguments {
-    #[arg(long, help_heading = HEADING, help = options::help("size"), value_name = "H,W", value_delimiter = ',')]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        help = options::help("size"),
+        value_name = "H,W",
+        value_delimiter = ','
+    )]
     size: Option<Vec<usize>>,
-    #[arg(long, help_heading = HEADING, help = options::help("scale"), value_name = "X", allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = HEADING,
+        help = options::help("scale"),
+        value_name = "X",
+        allow_negative_numbers = true
+    )]
     scale: Option<f64>,
     #[arg(
         long,

@@ -1,5 +1,5 @@
-//! Ctrl-C: the first ends the work within a second and leaves nothing half done, the second ends the
-//! process there and then.
+//! Ctrl-C: the first ends the work within a second and leaves nothing half done, the second ends
+//! the process there and then.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_millis(50);
 /// How long work may take to end by itself: a model that is being prepared does not look up.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Whether Ctrl-C was pressed; empty where nobody listens.
+/// Whether Ctrl-C was pressed; empty where nothing listens.
 static PRESSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Held while a file is written.
@@ -48,7 +48,7 @@ fn end_when(pressed: &AtomicBool) {
         thread::sleep(EVERY);
     }
     thread::sleep(PATIENCE);
-    let _nobody_writes = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _not_writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     low_level::exit(i32::from(INTERRUPTED));
 }
 
@@ -62,8 +62,8 @@ pub(crate) fn pressed() -> Arc<AtomicBool> {
     PRESSED.get().cloned().unwrap_or_default()
 }
 
-/// Does what must be finished once it is begun, as a file must that is written. That it was finished
-/// makes no success of a command that nobody wanted any more.
+/// Does what must be finished once it is begun, as a file must that is written. That it was
+/// finished does not make an interrupted command a success.
 pub(crate) fn finishing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     if is_pressed() {

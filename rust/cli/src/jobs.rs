@@ -175,7 +175,7 @@ fn in_turn(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Vec<Row> 
     all.iter().map(&mut one).collect()
 }
 
-/// On several threads, each of which takes the next that nobody has.
+/// On several threads, each of which takes the next that is left.
 fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
     let rows: Vec<Mutex<Row>> =
         all.iter().map(|work| Mutex::new(Row::of(work, Status::NotBegun))).collect();

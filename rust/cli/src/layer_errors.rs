@@ -13,7 +13,7 @@ use crate::html::HtmlArguments;
 use crate::samples::SampleArguments;
 use crate::{ascii_histogram, run_on_samples};
 
-/// So many values are shown unless all are wanted.
+/// How many values are shown, unless all are asked for.
 const SHOWN: usize = 20;
 
 /// Arguments of `layer-errors`.

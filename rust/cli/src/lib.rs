@@ -65,9 +65,9 @@ use failure::Failure;
 
 /// Runs the command line `args`, whose first item is the name of the program.
 ///
-/// It does not panic. It listens to Ctrl-C from then on: the first ends the work, and the process with
-/// it if that takes longer than a second, but a file that is being written is finished; the second
-/// ends the process at once.
+/// It does not panic. It listens to Ctrl-C from then on: the first ends the work, and the process
+/// with it if that takes longer than a second, but a file that is being written is finished; the
+/// second ends the process at once.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(status(args))
 }
@@ -147,7 +147,7 @@ fn answer<T: Into<OsString> + Clone>(
 /// What clap answers itself: help and version on `out`, misuse on `err`.
 fn help_or_misuse<'a>(answer: &clap::Error, out: &'a mut dyn Write, err: &'a mut dyn Write) -> u8 {
     let (stream, code) = if answer.use_stderr() { (err, failure::MISUSE) } else { (out, 0) };
-    // There is nobody left to tell when even this cannot be written.
+    // Nothing can be done when even this cannot be written.
     let _ = write!(stream, "{}", answer.render()).and_then(|()| stream.flush());
     code
 }

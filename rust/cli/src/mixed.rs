@@ -56,7 +56,12 @@ pub(crate) struct MixedArguments {
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
     /// How what is quantized is written into the file
-    #[arg(long, value_name = "FORMAT", value_parser = options::choice::<Format>("output_format"), default_value = Format::Qdq.name())]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_parser = options::choice::<Format>("output_format"),
+        default_value = Format::Qdq.name()
+    )]
     output_format: Format,
     #[command(flatten)]
     samples: SampleArguments,

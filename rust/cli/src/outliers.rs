@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub(crate) struct OutlierArguments {
     /// The model
     model: PathBuf,
-    /// So many times the distance between the quartiles lies what is far beyond them
+    /// How far beyond the quartiles an outlier is, in multiples of the distance between them
     #[arg(long, value_name = "X", default_value_t = OutlierOptions::default().fence)]
     fence: f64,
     /// The furthest elements of a weight that are named, with -v or as JSON

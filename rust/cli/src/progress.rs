@@ -7,7 +7,7 @@ use quantize_rs::Progress as Done;
 
 use crate::console::say;
 
-/// Lines come every so many samples.
+/// The number of samples between two lines.
 const EVERY: usize = 10;
 
 /// How progress is shown.
@@ -21,8 +21,8 @@ pub(crate) enum Progress<'a> {
         /// The sample of the last line.
         last: usize,
     },
-    /// A bar that moves.
-    Bar(ProgressBar),
+    /// Drawn on a terminal.
+    Drawn(ProgressBar),
 }
 
 impl<'a> Progress<'a> {
@@ -31,7 +31,7 @@ impl<'a> Progress<'a> {
         Progress::Lines { err, last: 0 }
     }
 
-    /// A bar on the terminal; a spinner when nobody knows how many samples there are.
+    /// Drawn on the terminal; a spinner where the number of samples is not known.
     pub(crate) fn bar(total: Option<usize>) -> Progress<'a> {
         let bar = match total {
             Some(total) => ProgressBar::new(total as u64),
@@ -39,19 +39,19 @@ impl<'a> Progress<'a> {
         };
         bar.set_draw_target(ProgressDrawTarget::stderr());
         styled(&bar, total);
-        Progress::Bar(bar)
+        Progress::Drawn(bar)
     }
 
     /// Shows how far it has come.
     pub(crate) fn show(&mut self, Done { done, total }: Done) {
         match self {
             Progress::Silent => {}
-            Progress::Bar(bar) => {
-                // Where methods are judged, some samples run again: there are more than at first.
+            Progress::Drawn(bar) => {
+                // Where methods are evaluated, some samples run again: more than at first.
                 if let Some(total) = total {
                     bar.set_length(total as u64);
                 } else if bar.length().is_some() {
-                    // Nobody knows any more how many there will be.
+                    // Their number is not known any more.
                     bar.unset_length();
                     styled(bar, None);
                 }
@@ -67,15 +67,15 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Takes the bar away.
+    /// Removes it from the terminal.
     pub(crate) fn clear(self) {
-        if let Progress::Bar(bar) = self {
+        if let Progress::Drawn(bar) = self {
             bar.finish_and_clear();
         }
     }
 }
 
-/// How a bar looks, and a spinner where nobody knows how many samples there are.
+/// How it looks, and a spinner where the number of samples is not known.
 fn styled(bar: &ProgressBar, total: Option<usize>) {
     let template = match total {
         Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_templates_of_the_bar_are_well_formed() {
+    fn the_templates_are_well_formed() {
         for total in [Some(25), None] {
             let mut bar = Progress::bar(total);
             bar.show(Done { done: 1, total });
@@ -120,10 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn a_bar_whose_end_nobody_knows_counts() {
+    fn progress_without_a_known_end_counts() {
         let mut progress = Progress::bar(Some(5));
         progress.show(Done { done: 7, total: None });
-        let Progress::Bar(bar) = &progress else { panic!("no bar") };
+        let Progress::Drawn(bar) = &progress else { panic!("not drawn") };
         assert_eq!((bar.position(), bar.length()), (7, None));
         progress.show(Done { done: 8, total: Some(9) });
     }

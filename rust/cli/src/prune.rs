@@ -24,10 +24,20 @@ pub(crate) struct PruneArguments {
     #[arg(long, value_name = "PART", conflicts_with_all = ["threshold", "mode"])]
     pub(crate) sparsity: Option<f64>,
     /// What the threshold is: a number, or a part of the largest magnitude
-    #[arg(long, value_name = "MODE", default_value = "absolute", value_parser = ["absolute", "relative"])]
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "absolute",
+        value_parser = ["absolute", "relative"]
+    )]
     pub(crate) mode: String,
     /// What is looked at by itself: the whole weight, or each output channel of it
-    #[arg(long, value_name = "WHAT", default_value = "tensor", value_parser = ["tensor", "channel"])]
+    #[arg(
+        long,
+        value_name = "WHAT",
+        default_value = "tensor",
+        value_parser = ["tensor", "channel"]
+    )]
     pub(crate) per: String,
     /// Weights and nodes to leave alone, by name or pattern, with commas between them
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]

@@ -59,7 +59,7 @@ pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result
     summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
-/// Writes the quantized model. A warning that random samples were asked for is told at once.
+/// Writes the quantized model. Warns of random samples before it begins.
 pub(crate) fn report(
     args: &QuantizeArguments,
     console: &mut Console<'_>,
@@ -74,7 +74,7 @@ pub(crate) fn report(
     let given = &args.samples;
     let samples = samples(args, &prepared)?;
     let calibrated = given.data.is_some().then_some(given);
-    let judged = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
+    let evaluation = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
     let noise = calibrate::warn_of_noise(given, console);
     let begun = Instant::now();
     let ranges = samples.map(|samples| {
@@ -83,10 +83,10 @@ pub(crate) fn report(
     });
     let ranges = ranges.transpose()?;
     let seconds = begun.elapsed().as_secs_f64();
-    let made = match judged {
+    let made = match evaluation {
         None => plan.apply(&prepared, ranges.as_ref())?,
-        Some(judged) => {
-            judged.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
+        Some(evaluation) => {
+            evaluation.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
     let mut report = output_path::save(&made, &args.output)?;

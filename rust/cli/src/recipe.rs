@@ -18,7 +18,7 @@ pub(crate) struct RecipeArguments {
     pub(crate) save_recipe: Option<PathBuf>,
 }
 
-/// Runs a command, and writes what was asked of it where that is wished.
+/// Runs a command, and writes its options to a file where `--save-recipe` was given.
 pub(crate) fn keep(
     args: &RecipeArguments,
     matches: &ArgMatches,

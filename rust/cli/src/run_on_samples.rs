@@ -26,7 +26,7 @@ pub(crate) fn on<T>(
 ) -> Result<Done<T>, Failure> {
     let found =
         shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
-    // Who asked for noise was told so.
+    // Noise was warned of before.
     let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
     Ok(Done { found, warnings })
 }

@@ -13,7 +13,7 @@ use crate::options;
 /// The word that asks for random samples. A file of this name is `./random`.
 const RANDOM: &str = "random";
 
-/// How many random samples there are when nobody says.
+/// How many random samples there are by default.
 const NUM_SAMPLES: usize = 100;
 
 /// Where samples come from.
@@ -84,7 +84,8 @@ pub(crate) fn others(
 /// What samples are for where weights are quantized alone.
 pub(crate) fn means_help() -> String {
     help(
-        "Samples to run the model on, so that biases take back what quantized weights shift in the mean",
+        "Samples to run the model on, to correct biases by the mean shift that quantized weights \
+         cause",
     )
 }
 
@@ -122,7 +123,8 @@ impl SampleArguments {
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.are_random().then_some(
             "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
-             will be less accurate than it could be; give real samples with --calibration-data PATH",
+             will be less accurate than it could be; give real samples with \
+             --calibration-data PATH",
         )
     }
 

@@ -12,13 +12,13 @@ use crate::text;
 /// Lines of a kind that are shown without `-v`.
 const LINES_SHOWN: usize = 10;
 
-/// Prints the report: its warnings, but for what was told before it began, then the result.
+/// Prints the report: its warnings, except one that was reported before, then the result.
 pub(crate) fn show(
     report: &Report,
-    told: Option<&str>,
+    reported: Option<&str>,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let new = report.warnings.iter().filter(|warning| told != Some(warning));
+    let new = report.warnings.iter().filter(|warning| reported != Some(warning));
     new.for_each(|warning| console.warn(warning));
     let verbose = console.verbose();
     console.summary(|| report.to_json(), || describe(report, verbose))

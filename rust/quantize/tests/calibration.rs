@@ -143,7 +143,9 @@ fn a_value_with_a_mask_stays_float_and_is_noted() {
 fn ranges_of_auto_cannot_be_merged() {
     let mut ranges = run(&Noise::default(), &[1], "minmax", 1);
     ranges.method = "auto".to_owned();
-    assert!(ranges.merge(&ranges).unwrap_err().to_string().contains("merge ranges of another method"));
+    assert!(
+        ranges.merge(&ranges).unwrap_err().to_string().contains("merge ranges of another method")
+    );
     assert!(ranges.using(&Method::Auto).is_err());
 }
 

@@ -25,7 +25,8 @@ const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format"
 /// What `mode` is for models that are calibrated, which follows from `data`: no flag says it.
 const STATIC: &str = "static";
 
-/// What `mode` is for models whose weights are quantized alone, though they have `data`: no flag says it.
+/// What `mode` is for models whose weights are quantized alone, though they have `data`: no flag
+/// says it.
 pub(crate) const WEIGHTS: &str = "weights";
 
 /// What such an option is known by: there is a flag of the name `weights`.
@@ -73,15 +74,16 @@ A file has options, which hold for all models, and names models:
       calibration_data: images/*.jpg
     - input: b.onnx
       output: b.int4.onnx
-      bits: 4                  # its own options go before those for all
+      bits: 4                  # its own options take precedence
   batch:
     input_dir: models/*.onnx   # a folder, or a pattern
     output_dir: quantized      # a.onnx becomes a_int8.onnx
     skip_existing: true        # also continue_on_error, jobs
 
 Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
-or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may stand in a
-map `calibration`. Other names: {}; `mode: dynamic` is output_format: dynamic, `mode: weights` \
+or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may
+stand in a map `calibration`. Other names: {}; \
+`mode: dynamic` is output_format: dynamic, `mode: weights`
 leaves activations in float although there is `calibration_data`; `accuracy_threshold: 0.99` is
 max_accuracy_drop: 0.01. `quantize-rs config --schema` prints the JSON Schema of such files.",
         names.join(", ")
@@ -231,18 +233,18 @@ impl Keys {
             };
         }
         if id == "mode" {
-            let Node::Text(wish) = &value.value else {
-                return Err(Wrong::at(value.line, "`mode` is no word"));
+            let Node::Text(found) = &value.value else {
+                return Err(Wrong::at(value.line, "`mode` is not a word"));
             };
-            let word = WORDS.iter().find(|(key, word, ..)| *key == id && word == wish);
-            return match (word, wish.as_str()) {
+            let word = WORDS.iter().find(|(key, word, ..)| *key == id && word == found);
+            return match (word, found.as_str()) {
                 (Some((_, _, id, text)), _) => {
                     Ok(made(id, At { value: Node::Text((*text).to_owned()), line: value.line }))
                 }
                 (None, STATIC) => Ok(made(STATIC, value.clone())),
                 (None, WEIGHTS) => Ok(made(ALONE, value.clone())),
                 _ => {
-                    let what = format!("`mode` is `{wish}`, expected static, dynamic or weights");
+                    let what = format!("`mode` is `{found}`, expected static, dynamic or weights");
                     Err(Wrong::at(value.line, what))
                 }
             };
@@ -268,15 +270,18 @@ impl Keys {
             format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
         } else if self.running.iter().any(|id| id == option.id.as_str()) {
             format!(
-                "`{key}` is for models that samples are run on: none has `calibration_data` or `validation_data`"
+                "`{key}` is for models that run on samples: none has `calibration_data` or \
+                 `validation_data`"
             )
         } else if calibrated {
             format!(
-                "`{key}` is for models that are calibrated: no model has `calibration_data` or `ranges`"
+                "`{key}` is for models that are calibrated: no model has `calibration_data` or \
+                 `ranges`"
             )
         } else {
             format!(
-                "`{key}` is for models that are not calibrated: all have `calibration_data` or `ranges`"
+                "`{key}` is for models that are not calibrated: all have `calibration_data` or \
+                 `ranges`"
             )
         }
     }
@@ -309,7 +314,8 @@ impl Keys {
         let (command, known) =
             if calibrated { ("calibrate", &self.calibrate) } else { ("quantize", &self.quantize) };
         if let Some(option) = mode.filter(|option| option.id == STATIC && !calibrated) {
-            let what = "`mode: static` is for models that are calibrated: give `calibration_data` or `ranges` too";
+            let what = "`mode: static` is for models that are calibrated: give \
+                        `calibration_data` or `ranges` too";
             return Err(Wrong::at(option.line, what));
         }
         let find = |id: &str| known.iter().find(|arg| arg.get_id() == id);
@@ -325,7 +331,8 @@ impl Keys {
                     format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
                 } else {
                     format!(
-                        "`{key}` is for models that are calibrated: give `calibration_data` or `ranges` too"
+                        "`{key}` is for models that are calibrated: give `calibration_data` or \
+                         `ranges` too"
                     )
                 };
                 return Err(Wrong::at(option.line, what));
@@ -336,7 +343,7 @@ impl Keys {
             |option: &Choice| matches!(option.id.as_str(), "calibration_data" | "validation_data");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
-            // A mode of its own goes before that for all.
+            // A mode of its own takes precedence over that for all.
             if is_mode(option) || option.key == "mode" && own_mode.is_some() {
                 *used = true;
                 continue;
@@ -415,8 +422,8 @@ fn is_mode(option: &Choice) -> bool {
     matches!(&*option.id, STATIC | ALONE)
 }
 
-/// Layers fall back by what sensitivity finds: two names of one thing, of which both may stand there
-/// where they say the same.
+/// Layers fall back by what sensitivity finds: two names of one thing, of which both may stand
+/// there where they say the same.
 fn fallen_back_once(options: &mut Options) -> Result<(), Wrong> {
     let is_one = |option: &Choice| matches!(&*option.key, "auto_fallback" | "sensitivity_analysis");
     let mut both = options.iter().filter(|option| is_one(option));

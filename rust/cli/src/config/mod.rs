@@ -1,5 +1,6 @@
-//! `config`: what a file of YAML or TOML says. Its keys are the flags of `quantize` and `calibrate`,
-//! and mean what they mean: what it says is typed, so to speak, and read as if it had been.
+//! `config`: what a file of YAML or TOML says. Its keys are the flags of `quantize` and
+//! `calibrate`, and mean what they mean: what it says is typed, so to speak, and read as if it had
+//! been.
 
 mod keys;
 mod node;

@@ -107,18 +107,18 @@ fn once(node: &At<Node>) -> Result<(), Wrong> {
 mod tests {
     use super::*;
 
-    fn told(node: &At<Node>) -> String {
+    fn shown(node: &At<Node>) -> String {
         match &node.value {
             Node::Nothing => format!("-@{}", node.line),
             Node::Bool(value) => format!("{value}@{}", node.line),
             Node::Number(text) => format!("{text}@{}", node.line),
             Node::Text(text) => format!("{text:?}@{}", node.line),
             Node::List(items) => {
-                format!("[{}]", items.iter().map(told).collect::<Vec<_>>().join(" "))
+                format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(" "))
             }
             Node::Map(entries) => {
                 let entry = |(key, value): &(At<String>, At<Node>)| {
-                    format!("{}@{} {}", key.value, key.line, told(value))
+                    format!("{}@{} {}", key.value, key.line, shown(value))
                 };
                 format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(", "))
             }
@@ -127,12 +127,14 @@ mod tests {
 
     #[test]
     fn both_languages_say_the_same_and_on_which_line() {
-        let yaml = "bits: 8\nper_channel: true\nnames: [a, \"b c\"]\nmodels:\n  - input: x.onnx\n    scale: 0.5\nbatch:\n  jobs: 2\n";
-        let toml = "bits = 8\nper_channel = true\nnames = [\"a\", \"b c\"]\n[[models]]\ninput = \"x.onnx\"\nscale = 0.5\n[batch]\njobs = 2\n";
+        let yaml = "bits: 8\nper_channel: true\nnames: [a, \"b c\"]\nmodels:\n  - input: \
+                    x.onnx\n    scale: 0.5\nbatch:\n  jobs: 2\n";
+        let toml = "bits = 8\nper_channel = true\nnames = [\"a\", \"b c\"]\n[[models]]\ninput = \
+                    \"x.onnx\"\nscale = 0.5\n[batch]\njobs = 2\n";
         let expected = "{bits@1 8@1, per_channel@2 true@2, names@3 [\"a\"@3 \"b c\"@3], \
                         models@4 [{input@5 \"x.onnx\"@5, scale@6 0.5@6}], batch@7 {jobs@8 2@8}}";
-        assert_eq!(told(&read(yaml, Language::Yaml).expect("YAML")), expected);
-        assert_eq!(told(&read(toml, Language::Toml).expect("TOML")), expected);
+        assert_eq!(shown(&read(yaml, Language::Yaml).expect("YAML")), expected);
+        assert_eq!(shown(&read(toml, Language::Toml).expect("TOML")), expected);
     }
 
     #[test]

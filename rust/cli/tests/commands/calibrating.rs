@@ -120,7 +120,7 @@ fn random_samples_are_asked_for_by_name_and_warned_of() {
         let answer = run(&[&["calibrate", DIGITS][..], &random, &options].concat());
         assert_eq!(answer.code, 0, "{answer:?}");
         assert!(answer.err.starts_with("warning: CALIBRATED WITH RANDOM DATA"), "{answer:?}");
-        assert_eq!(answer.err.lines().count(), 1, "told once");
+        assert_eq!(answer.err.lines().count(), 1, "reported once");
         let json = answer.json();
         assert_eq!(json["samples"], 3);
         assert!(json["warnings"].to_string().contains("RANDOM"));

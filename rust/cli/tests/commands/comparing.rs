@@ -1,4 +1,5 @@
-//! `compare`, `layer-errors`, `sensitivity` and `outliers`: what quantization did to a model, and why.
+//! `compare`, `layer-errors`, `sensitivity` and `outliers`: what quantization did to a model, and
+//! why.
 
 use std::fs;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use crate::common::{DIGITS, Folder, SAMPLES, run};
 
 #[test]
-fn a_quantized_model_is_held_against_the_original_and_to_a_bar() {
+fn a_quantized_model_is_compared_with_the_original_and_checked_by_criteria() {
     let folder = Folder::new();
     let small = folder.path("small.onnx");
     assert_eq!(run(&["quantize", DIGITS, "-o", &small, "-q"]).code, 0);
@@ -70,7 +71,7 @@ fn the_values_that_lose_the_most_come_first() {
     let data = ["--data", SAMPLES, "--limit", "4", "--engine", "tract"];
     let answer = run(&[&["layer-errors", DIGITS, &small][..], &data[..]].concat());
     assert_eq!(answer.code, 0, "{answer:?}");
-    // Nobody looks at a pipe: nothing is drawn.
+    // Nothing is drawn in a pipe.
     assert!(answer.out.starts_with("value") && !answer.out.contains('█'));
     assert!(answer.out.contains("4 samples (tract)"));
 }

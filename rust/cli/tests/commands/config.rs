@@ -120,7 +120,8 @@ skip_existing = true
 fn how_samples_are_run_is_for_models_that_some_are_run_for() {
     let folder = Folder::new();
     let models = format!(
-        "models:\n  - {{input: {DIGITS}, output: a.onnx}}\n  - {{input: {DIGITS}, output: b.onnx, data: {SAMPLES}}}\n"
+        "models:\n  - {{input: {DIGITS}, output: a.onnx}}\n  - {{input: {DIGITS}, output: b.onnx, \
+         data: {SAMPLES}}}\n"
     );
     let path = file(&folder, "c.yaml", &format!("threads: 2\nengine: tract\n{models}"));
     let shown = run(&["config", &path, "--dry-run", "--format", "json"]).json();
@@ -189,7 +190,7 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
         ("models:\n  - {input: a, output: b, bits: 4, bits: 8}", "line 2"),
         (
             "mode: static\nmodels:\n  - {input: a, output: b}",
-            "line 1: `mode: static` is for models that are calibrated: give `calibration_data` or `ranges`",
+            "line 1: `mode: static` is for models that are calibrated: give `calibration_data`",
         ),
         (
             "models:\n  - {input: a, output: b, mode: static}",
@@ -242,9 +243,16 @@ fn the_schema_of_files_has_every_option_by_each_of_its_names() {
 fn overrides_stand_in_files() {
     let folder = Folder::new();
     let text = format!(
-        "per_channel: true\nmodels:\n  - input: {DIGITS}\n    output: a.onnx\n    overrides:\n      \
-         - match: {{name: conv1.weight}}\n        weights: float32\n      - match: {{pattern: '*'}}\n        \
-         weights: uint8\n"
+        "per_channel: true
+models:
+  - input: {DIGITS}
+    output: a.onnx
+    overrides:
+      - match: {{name: conv1.weight}}
+        weights: float32
+      - match: {{pattern: '*'}}
+        weights: uint8
+"
     );
     let answer = run(&["config", &file(&folder, "c.yaml", &text)]);
     assert_eq!(answer.code, 0, "{answer:?}");
@@ -259,7 +267,7 @@ fn overrides_stand_in_files() {
 }
 
 #[test]
-fn a_mode_of_its_own_goes_before_that_for_all() {
+fn a_mode_of_its_own_takes_precedence() {
     let folder = Folder::new();
     let file = folder.path("c.yaml");
     let model = |name: &str, own: &str| {

@@ -12,7 +12,7 @@ fn names(answer: &Answer) -> Vec<String> {
 }
 
 #[test]
-fn layers_fall_back_until_the_bar_holds_or_nothing_is_written() {
+fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
     let folder = Folder::new();
     let out = folder.path("out.onnx");
     let quantize = ["quantize", DIGITS, "-o", &out, "--engine", "tract"];
@@ -98,11 +98,11 @@ fn the_samples_of_a_calibration_serve_where_there_are_no_others() {
         assert_eq!(held_out(&with(&noise)), held, "{seed}");
     }
     let saved = ["--ranges", &ranges, "--min-sqnr", "20"];
-    assert_eq!(with(&saved).code, 2, "there is nothing to judge on");
+    assert_eq!(with(&saved).code, 2, "there is nothing to evaluate on");
     let held = with(&[&saved[..], &["--verify", SAMPLES]].concat());
     assert_eq!((held.code, &held.json()["verified"]["held_out"]), (0, &Value::Bool(true)));
     let noise = with(&["--ranges", &ranges, "--verify", "random"]);
-    assert!(noise.code == 0 && noise.err.contains("judged on random numbers"), "{noise:?}");
+    assert!(noise.code == 0 && noise.err.contains("evaluated on random numbers"), "{noise:?}");
 }
 
 #[test]

@@ -43,7 +43,7 @@ fn a_reader_who_stops_reading_is_no_failure_but_a_full_disk_is() {
         assert_eq!(quantize_rs_cli::run_with(args, &mut Stuck(kind), &mut err), code);
         assert_eq!(err.is_empty(), code == 0);
     }
-    // Nobody listens to progress and warnings: the work is done all the same.
+    // Progress and warnings cannot be written: the work is done all the same.
     let folder = Folder::new();
     let out = folder.path("m.onnx");
     let args = ["quantize-rs", "calibrate", DIGITS, "--data", SAMPLES, "-v", "-o", &out];
@@ -60,7 +60,7 @@ fn the_program_is_the_function_and_writes_to_the_names_users_know() {
         command.args(args).current_dir(folder.0.path()).output().expect("the program runs")
     };
     assert!(program(&["quantize", DIGITS]).status.success());
-    // Who names a target is told nothing of this processor.
+    // With a target there is no warning about this processor.
     let samples = ["--data", SAMPLES, "--limit", "32", "--target", "x86"];
     let calibrated = program(&[&["calibrate", DIGITS][..], &samples].concat());
     assert!(calibrated.status.success());

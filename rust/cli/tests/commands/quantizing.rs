@@ -140,8 +140,8 @@ fn samples_correct_biases_and_activations_stay_float() {
     let out = folder.path("m.onnx");
     let samples = ["--data", SAMPLES, "--limit", "40", "--format=json"];
     let report = run(&[&["quantize", DIGITS, "-o", &out], &samples[..]].concat()).json();
-    let told = ["samples", "engine", "corrected_biases"].map(|key| report[key].clone());
-    assert_eq!(Value::from(told.to_vec()), serde_json::json!([40, "tract", 5]));
+    let shown = ["samples", "engine", "corrected_biases"].map(|key| report[key].clone());
+    assert_eq!(Value::from(shown.to_vec()), serde_json::json!([40, "tract", 5]));
     let values = report["values"].as_array().expect("values");
     let quantized = values.iter().filter(|row| !row["quantized"].is_null());
     assert!(quantized.into_iter().all(|row| row["role"] == "weight"));

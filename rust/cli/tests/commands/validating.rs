@@ -63,7 +63,7 @@ fn what_was_tampered_with_fails_and_is_named() {
 }
 
 #[test]
-fn passes_that_ran_are_told_where_they_were_chosen() {
+fn passes_that_were_chosen_are_given_again() {
     let (folder, model) = (Folder::new(), format!("{FIXTURES}/conv_bn_relu.onnx"));
     let out = folder.path("m.onnx");
     assert_eq!(run(&["quantize", &model, "-q", "-o", &out]).code, 0);

@@ -71,10 +71,10 @@ options! {
 
     /// How quantized values are written into the file.
     ///
-    /// `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and `Gather`
-    /// in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes `MatMul`,
-    /// `Gemm` and `Conv` in integers and quantizes activations at run time. `fake_quant` keeps weights in
-    /// float, for training.
+    /// `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and
+    /// `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes
+    /// `MatMul`, `Gemm` and `Conv` in integers and quantizes activations at run time. `fake_quant`
+    /// keeps weights in float, for training.
     option output_format: Format = Format::default() => {
         group: Group::Output,
         verbs: WEIGHTS_ALONE,
@@ -128,8 +128,8 @@ options! {
         example: "per_channel=True",
     };
 
-    /// Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this and
-    /// turn it on.
+    /// Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this
+    /// and turn it on.
     option symmetric: bool = false, |config, symmetric| {
         config.symmetric |= symmetric;
         Ok(())
@@ -138,8 +138,8 @@ options! {
         example: "symmetric=True",
     };
 
-    /// Use activations with zero point in the middle of their type. Runtimes then cannot fuse a Relu
-    /// into the operator before it. Some targets need this and turn it on.
+    /// Use activations with zero point in the middle of their type. Runtimes then cannot fuse a
+    /// Relu into the operator before it. Some targets need this and turn it on.
     option activation_symmetric: bool = false, |config, symmetric| {
         config.activation_symmetric |= symmetric;
         Ok(())
@@ -282,8 +282,8 @@ options! {
     /// that `exclude` and `include` leave alone do not. See [`prune`](crate::prune()).
     field prune: Option<Below> = None;
 
-    /// Set weights with `abs(w) < prune` to 0 before anything else. They stay exactly 0 when they are
-    /// quantized. Weights that `exclude` leaves in float are left alone.
+    /// Set weights with `abs(w) < prune` to 0 before anything else. They stay exactly 0 when they
+    /// are quantized. Weights that `exclude` leaves in float are left alone.
     row prune: Option<f64> = None, |config, number| {
         config.prune = number.map(Below::Absolute).or(config.prune);
         Ok(())
@@ -409,16 +409,16 @@ impl Config {
         self.target.unwrap_or(Target::X86).profile()
     }
 
-    /// How the scales of a weight are chosen. Those of convolutions keep their range: the least error brings them nearer,
-    /// and what the model makes of them further away.
+    /// How the scales of a weight are chosen. Those of convolutions keep their range: the least
+    /// error brings them nearer, and what the model makes of them further away.
     pub(crate) fn weight_method(&self, spec: &QSpec, convolves: bool) -> WeightMethod {
         let usual = if convolves { WeightMethod::MinMax } else { WeightMethod::usual(spec) };
         self.weight_method.unwrap_or(usual)
     }
 
-    /// Which of the two integers around it a weight becomes. Matrices gain little, much of what they meet being normalized.
-    /// Those of dynamic products have no samples to correct biases by, and take it; where weights alone become integers it
-    /// is not worth twice the time.
+    /// Which of the two integers around it a weight becomes. Matrices gain little, much of what
+    /// they meet being normalized. Those of dynamic products have no samples to correct biases by,
+    /// and take it; where weights alone become integers it is not worth twice the time.
     pub(crate) fn rounding(&self, convolves: bool, format: Format) -> Rounding {
         let sums = convolves || format == Format::Dynamic;
         let usual = if sums { Rounding::PreserveSums } else { Rounding::Nearest };
@@ -436,7 +436,7 @@ impl Config {
         self.activations.map_or(profile.bias, |activations| profile.bias_beside(activations))
     }
 
-    /// Refuses wishes that contradict each other or cannot be met.
+    /// Refuses options that contradict each other or cannot be met.
     ///
     /// # Errors
     /// The option, what it was, and what it may be.
@@ -501,7 +501,8 @@ impl Config {
                 && block_size.is_none()
             {
                 return refused(
-                    "answers nothing: give exclude, weights, activations, per_channel or block_size",
+                    "answers nothing: give exclude, weights, activations, per_channel or \
+                     block_size",
                 );
             }
             if activations.is_some() && self.activations.is_none() {
@@ -566,11 +567,11 @@ impl Config {
     fn check_zeros(&self) -> Result<(), QuantizeError> {
         let Some(below) = self.prune else { return Ok(()) };
         below.check("prune")?;
-        let between = self.weight_method == Some(WeightMethod::Hqq)
+        let float_zero_points = self.weight_method == Some(WeightMethod::Hqq)
             && self.output_format == Format::MatMulNBits;
-        if between {
-            let what = "is hqq, whose zero points in matmul_nbits are floats: weights that prune sets to \
-                        0 would not stay 0";
+        if float_zero_points {
+            let what = "is hqq, whose zero points in matmul_nbits are floats: weights that \
+                        prune sets to 0 would not stay 0";
             return Err(QuantizeError::option("weight_method", what));
         }
         Ok(())
@@ -617,8 +618,8 @@ impl Config {
                 format!("gives `{text}` {found}, {}", expected(profile.activations, "", *found));
             return Err(QuantizeError::option("activation_types", what));
         }
-        // Weights of other widths are multiplied in float, which every runtime can do but those that
-        // compute everything in integers.
+        // Weights of other widths are multiplied in float, which every runtime can do but those
+        // that compute everything in integers.
         let allowed: Vec<QType> = profile.weights_beside(activations).collect();
         let beside = format!(" beside {activations} activations");
         let whole = profile.placement == Placement::AllOps;
@@ -634,7 +635,7 @@ impl Config {
     }
 }
 
-/// Which targets take activations of this type, for those who asked for no target.
+/// Which targets take activations of this type, where no target is given.
 fn takers(activations: QType) -> String {
     let takes = |target: &&Target| target.profile().activations.contains(&activations);
     let names: Vec<&str> = Target::ALL.iter().filter(takes).map(|target| target.name()).collect();

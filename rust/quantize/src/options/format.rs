@@ -30,7 +30,8 @@ pub enum Format {
     /// `MatMulInteger` and `ConvInteger`.
     Dynamic,
     /// As [`Format::Qdq`], but that weights stay float before a `QuantizeLinear` of their own, and
-    /// biases float altogether: to be trained on, after which the pass `store_integers` stores them.
+    /// biases float altogether: to be trained on, after which the pass `store_integers` stores
+    /// them.
     FakeQuant,
 }
 
@@ -41,7 +42,7 @@ pub struct FormatRow {
     pub format: Format,
     /// Its name in options.
     pub name: &'static str,
-    /// One line for those who choose.
+    /// One line about it, for help texts.
     pub about: &'static str,
     /// Types of weights that it holds; `None` for all that the operator set knows.
     pub weights: Option<&'static [QType]>,
@@ -132,7 +133,7 @@ impl Format {
         self.row().name
     }
 
-    /// Refuses wishes that the format cannot meet.
+    /// Refuses options that the format does not support.
     pub(crate) fn check(self, config: &Config) -> Result<(), QuantizeError> {
         let row = self.row();
         let against = |option: &str, what: String| {

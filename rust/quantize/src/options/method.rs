@@ -18,8 +18,9 @@ use crate::QuantizeError;
 /// ```
 #[derive(Clone, Debug)]
 pub enum Method {
-    /// On samples held back the nearer of the full range and the last of the finders, unless another is surely nearer;
-    /// for what matrices multiply also that whose quantized product is nearest, where the model is surely nearer so.
+    /// The more accurate, on samples held out, of the full range and the last of the finders,
+    /// unless another is significantly more accurate. For the inputs of matrix multiplications also
+    /// the finder whose quantized result is closest, where the whole model is closer with it.
     Auto,
     /// One method for all values.
     Finder(Arc<dyn RangeFinder>),
@@ -28,7 +29,8 @@ pub enum Method {
 /// The name of [`Method::Auto`], and what it does.
 const AUTO: (&str, &str) = (
     "auto",
-    "from 128 samples on the nearer of minmax and mse on samples held back, or what is surely nearer still; of fewer mse, of one minmax",
+    "with 128 samples or more the method that is most accurate on samples held out; with fewer \
+     mse, with one minmax",
 );
 
 impl Method {

@@ -10,8 +10,8 @@ use super::table::of_group;
 /// The reference of all options as Markdown.
 pub fn reference() -> String {
     let mut text = String::from(
-        "# Options\n\nEvery option, by its name in Python, in configuration files and, with `-` for \
-         `_`, on the\ncommand line. Other names are read too. A test writes this file from the \
+        "# Options\n\nEvery option, by its name in Python, in configuration files and, with `-` \
+         for `_`, on the\ncommand line. Other names are read too. A test writes this file from the \
          table in\n`rust/quantize/src/options`.\n",
     );
     for group in Group::ALL {

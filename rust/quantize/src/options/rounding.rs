@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
         rounding: Rounding::PreserveSums,
         name: "preserve_sums",
         aliases: &["sums"],
-        about: "to the nearest, except for a few that preserve the sum of a kernel and of a channel",
+        about: "to the nearest, except for a few that preserve the sum of a kernel or channel",
     },
     Row {
         rounding: Rounding::Nearest,
@@ -67,7 +67,7 @@ impl Rounding {
         self.row().aliases
     }
 
-    /// One line for those who choose.
+    /// One line about it, for help texts.
     pub fn about(self) -> &'static str {
         self.row().about
     }

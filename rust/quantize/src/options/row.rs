@@ -7,7 +7,8 @@ use serde_json::Value;
 use super::Config;
 use crate::QuantizeError;
 
-/// An option, as every surface shows it: command line, configuration file, Python and documentation.
+/// An option, as every surface shows it: command line, configuration file, Python and
+/// documentation.
 ///
 /// ```
 /// use quantize_rs::options;
@@ -67,8 +68,8 @@ pub struct Flag {
     pub value_name: Option<&'static str>,
     /// Whether several values are separated by commas; otherwise the flag is repeated.
     pub commas: bool,
-    /// The flag that turns the option off, without its dashes; options whose default is true have one
-    /// anyway.
+    /// The flag that turns the option off, without its dashes; options whose default is true have
+    /// one anyway.
     pub off: Option<&'static str>,
 }
 

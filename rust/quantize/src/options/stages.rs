@@ -175,8 +175,8 @@ options! {
     rows ACCURACY_ROWS from ACCURACY;
 
     /// Samples that the result is evaluated on, in the forms of `calibration_data`. All of them are
-    /// kept in memory. Without it the accuracy criteria are evaluated on `calibration_data`, and the
-    /// report says so. Without an accuracy criterion the result is only measured.
+    /// kept in memory. Without it the accuracy criteria are evaluated on `calibration_data`, and
+    /// the report says so. Without an accuracy criterion the result is only measured.
     row validation_data: Option<SamplesPath> = None => {
         aliases: &["verify"],
         example: "validation_data=\"validation.npy\"",
@@ -273,7 +273,7 @@ options! {
     /// stops the run.
     row progress: Option<bool> = None => {
         surfaces: &[Surface::Python],
-        default_text: Some("a bar in a terminal"),
+        default_text: Some("shown in a terminal"),
         example: "progress=True",
         python_type: Some("bool | Callback | None"),
     };

@@ -63,7 +63,8 @@ pub struct Unused {
     pub why: String,
 }
 
-/// The options among `given` that have no effect beside the others, or that none of these verbs takes.
+/// The options among `given` that have no effect beside the others, or that none of these verbs
+/// takes.
 ///
 /// ```
 /// use quantize_rs::options::{self, Given, Verb};

@@ -48,7 +48,7 @@ pub struct Profile {
     pub target: Target,
     /// Its name in options.
     pub name: &'static str,
-    /// One line for those who choose.
+    /// One line about it, for help texts.
     pub about: &'static str,
     /// Types of activations that it takes, the one to prefer first.
     pub activations: &'static [QType],
@@ -141,7 +141,8 @@ const TABLE: [Profile; 7] = [
         alike: true,
         symmetric: (true, true),
         negative_scales: false,
-        // It has floats of 4 bits in blocks of 16 with scales in two levels; of powers of two nothing is documented.
+        // It has floats of 4 bits in blocks of 16 with scales in two levels; of powers of two
+        // nothing is documented.
         rare: &[WeightType::Of(QType::Float4E2M1), WeightType::In(MicroLayout::NvFp4)],
         bias: Bias::Float,
         placement: Placement::OpInputs,
@@ -234,7 +235,7 @@ impl Profile {
         self.weights.iter().copied().filter(fits)
     }
 
-    /// What becomes of the bias of an operator with activations of this type: nobody adds int32 to
+    /// What becomes of the bias of an operator with activations of this type: int32 is not added to
     /// products of floats.
     pub fn bias_beside(&self, activations: QType) -> Bias {
         if activations.is_float() { Bias::Float } else { self.bias }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::QuantizeError;
 
-/// What a weight is stored as: a type of ONNX, whose scales are floats, or a layout that says more than a type.
+/// What a weight is stored as: a type of ONNX, whose scales are floats, or a layout that says more
+/// than a type.
 ///
 /// ```
 /// use quantize_rs::{Config, QType, WeightType};
@@ -45,7 +46,7 @@ pub struct MicroRow {
     pub layout: MicroLayout,
     /// Its name in options.
     pub name: &'static str,
-    /// One line for those who choose.
+    /// One line about it, for help texts.
     pub about: &'static str,
     /// The type of the values.
     pub qtype: QType,
@@ -55,8 +56,9 @@ pub struct MicroRow {
     pub scales: Scales,
 }
 
-/// The rows, in the order of the variants. Sources: OCP Microscaling Formats (MX) Specification, version 1.0, table 1;
-/// NVIDIA, "Pretraining Large Language Models with NVFP4" (arXiv 2509.25149), section 2.
+/// The rows, in the order of the variants. Sources: OCP Microscaling Formats (MX) Specification,
+/// version 1.0, table 1; NVIDIA, "Pretraining Large Language Models with NVFP4" (arXiv 2509.25149),
+/// section 2.
 const TABLE: [MicroRow; 3] = [
     MicroRow {
         layout: MicroLayout::MxFp4,
@@ -141,7 +143,8 @@ impl WeightType {
         }
     }
 
-    /// What has this name, or a usual other one such as `float8`, in any case; `None` when nothing has.
+    /// What has this name, or a usual other one such as `float8`, in any case; `None` when nothing
+    /// has.
     pub fn parse(name: &str) -> Option<WeightType> {
         let known = |found: &WeightType| found.name().eq_ignore_ascii_case(name);
         QType::parse(name).map(WeightType::Of).or_else(|| Self::all().find(known))

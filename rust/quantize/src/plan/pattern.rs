@@ -42,7 +42,8 @@ impl Pattern {
         }
     }
 
-    /// The narrower, the earlier: a name goes before a pattern, that before a type of operator.
+    /// The narrower, the earlier: a name takes precedence over a pattern, that over a type
+    /// of operator.
     pub(super) fn breadth(&self) -> usize {
         match self.kind {
             Kind::Name => 0,
@@ -123,7 +124,8 @@ impl Known<'_> {
             Match { name: None, pattern: Some(pattern), op_type: None } => {
                 self.pattern_of_names(option, pattern)?.ok_or_else(|| {
                     refused(format!(
-                        "has the pattern `{pattern}`, expected one with *, ? or [, or with re: before it"
+                        "has the pattern `{pattern}`, expected one with *, ? or [, or with re: \
+                         before it"
                     ))
                 })
             }

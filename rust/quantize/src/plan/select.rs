@@ -63,8 +63,8 @@ impl Entry {
     }
 }
 
-/// The entries, in order: those of `overrides` come first; then `exclude` before `include`; types of
-/// weights and of activations by name, then by pattern, then by type of operator.
+/// The entries, in order: those of `overrides` come first; then `exclude` before `include`; types
+/// of weights and of activations by name, then by pattern, then by type of operator.
 fn entries(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
@@ -165,8 +165,8 @@ impl Selection {
         self.entries.iter().any(|entry| entry.activations.is_some())
     }
 
-    /// The first entry for a value, or for a node, that says of what type activations are to be: its
-    /// position, its breadth, the type.
+    /// The first entry for a value, or for a node, that says of what type activations are to be:
+    /// its position, its breadth, the type.
     pub(super) fn activation(
         &self,
         graph: &Graph<'_>,
@@ -191,8 +191,8 @@ impl Selection {
         self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
-    /// Why a constant stays float as the caller asked: an entry excludes it or a node that reads it,
-    /// or others are included and neither it nor such a node is.
+    /// Why a constant stays float as the caller asked: an entry excludes it or a node that reads
+    /// it, or others are included and neither it nor such a node is.
     pub(super) fn excluded<'m>(
         &self,
         constant: &[&'m str],
@@ -242,7 +242,8 @@ impl Selection {
         self.others_excluded && self.first(&subject, included).is_none()
     }
 
-    /// Whether a node may be quantized for its own sake: its type is allowed, and it is not to stay as it is.
+    /// Whether a node may be quantized for its own sake: its type is allowed, and it is not to stay
+    /// as it is.
     pub(super) fn asks_for(&self, graph: &Graph<'_>, node: usize) -> bool {
         self.allows(&graph.nodes[node].op_type) && !self.leaves_node(graph, node)
     }
@@ -289,8 +290,8 @@ impl Selection {
         })
     }
 
-    /// The entries of `overrides` that decided the type or granularity of a value, by the name of the
-    /// value.
+    /// The entries of `overrides` that decided the type or granularity of a value, by the name of
+    /// the value.
     pub(super) fn decided(
         &self,
         graph: &Graph<'_>,
@@ -320,11 +321,12 @@ impl Selection {
         }
         for value in &graph.values {
             // It is asked for itself first, then for what makes it, then for what reads it.
-            let maker = match value.producer {
+            let producer = match value.producer {
                 Producer::Node { node, .. } => Some(node),
                 _ => None,
             };
-            let nodes = maker.into_iter().chain(value.consumers.iter().map(|reader| reader.node));
+            let nodes =
+                producer.into_iter().chain(value.consumers.iter().map(|reader| reader.node));
             let found = self.activation(graph, value.name, None);
             let found = found.or_else(|| {
                 nodes.into_iter().find_map(|node| self.activation(graph, "", Some(node)))
@@ -377,8 +379,8 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
     known
 }
 
-/// The options that can be met in the graph `after` preparation, and what to say of those that speak
-/// of something it took out.
+/// The options that can be met in the graph `after` preparation, and what to say of those that
+/// speak of something it took out.
 pub(crate) fn names_removed_by_passes(
     before: &Graph<'_>,
     after: &Graph<'_>,
