@@ -137,7 +137,7 @@ fn missing_images_are_reported() {
     };
     let (kind, text) = error("");
     assert!(matches!(kind, CalibrationErrorKind::NoSamples { .. }), "{text}");
-    assert!(text.contains("no images, `") && text.contains("**` takes all"), "{text}");
+    assert!(text.contains("no images, `") && text.contains("**` includes all"), "{text}");
     for name in ["*.png", "x/*.png", "**/*.jpg", "**/*.txt"] {
         let (kind, text) = error(name);
         assert!(matches!(kind, CalibrationErrorKind::NoSamples { .. }), "{text}");

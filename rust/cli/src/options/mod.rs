@@ -199,7 +199,6 @@ mod tests {
             "--opset=21",
             "--output-format=matmul_nbits",
             "--accuracy-level=4",
-            "--dynamic-lstm",
             "--no-bias-correction",
             "--no-smooth",
             "--rounding=nearest",
@@ -232,12 +231,14 @@ mod tests {
             opset: Some(21),
             output_format: Format::MatMulNBits,
             accuracy_level: Some(4),
-            dynamic_lstm: true,
+            dynamic_lstm: false,
             smooth: false,
             bias_correction: false,
             overrides: vec![entry],
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);
+        let dynamic = ["--output-format=dynamic", "--dynamic-lstm"];
+        assert!(config(&dynamic).expect("a configuration").dynamic_lstm);
     }
 
     #[test]

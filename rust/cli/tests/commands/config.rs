@@ -182,7 +182,10 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
             "line 1: `include` is empty: leave it out, or name something",
         ),
         ("models:\n  - {input: a, output: b, bits: 5}", "line 2, models[0]: --bits is 5"),
-        ("models:\n  - {input: a, output: b, bits: x}", "line 2, models[0]: invalid value 'x'"),
+        (
+            "models:\n  - {input: a, output: b, bits: x}",
+            "line 2, models[0]: --bits is `x`, expected a whole number",
+        ),
         (
             "models:\n  - {input: a, output: b, per_channel: 1}",
             "line 2: `per_channel` is neither true nor false",

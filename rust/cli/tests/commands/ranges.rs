@@ -36,7 +36,7 @@ fn ranges_are_shown_merged_compared_and_converted() {
     assert_eq!((onto_itself.code, onto_itself.out.as_str()), (0, ""));
     let unlike = run(&["ranges", "merge", ab, mse, "-o", &out]);
     assert_eq!(unlike.code, 1);
-    assert!(unlike.err.contains("mse.json: these ranges belong to different"), "{}", unlike.err);
+    assert!(unlike.err.contains("mse.json: these ranges have different"), "{}", unlike.err);
 
     let shown = run(&["ranges", "show", ab]);
     for part in ["Method:         minmax", "Samples:        200", "image: [0, 1]"] {

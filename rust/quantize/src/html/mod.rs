@@ -26,10 +26,10 @@ use crate::{Comparison, Config, Evaluation, LayerErrors, Role, Sensitivity};
 /// and no network, and follows the reader's light or dark theme.
 ///
 /// ```
-/// use quantize_rs::{Config, Model, Page, Prepared, weight_sensitivity};
+/// use quantize_rs::{Config, Model, Page, PreprocessedModel, weight_sensitivity};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-/// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+/// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
 /// let plan = prepared.plan();
 /// let quantized = plan.apply(&prepared.model, None)?;
 /// let ranking = weight_sensitivity(&prepared.model, &plan)?;
@@ -58,10 +58,10 @@ impl Report {
     /// no other file and no network, and follows the reader's light or dark theme.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, Prepared};
+    /// use quantize_rs::{Config, Model, PreprocessedModel};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
-    /// let prepared = Prepared::of(&Model::open(path)?, Config::default())?;
+    /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
     /// let quantized = prepared.plan().apply(&prepared.model, None)?;
     /// assert!(quantized.report().html().starts_with("<!DOCTYPE html>"));
     /// # Ok::<(), quantize_rs::QuantizeError>(())

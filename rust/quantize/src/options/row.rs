@@ -14,7 +14,7 @@ use crate::QuantizeError;
 /// use quantize_rs::options;
 /// let row = options::find("excluded_layers").expect("an alias");
 /// assert_eq!(row.name, "exclude");
-/// assert!(row.help.starts_with("Leave these weights and nodes in float"));
+/// assert!(row.summary().starts_with("Leave these weights and nodes in float"));
 /// ```
 #[derive(Debug)]
 pub struct OptionRow {

@@ -166,7 +166,7 @@ pub(super) fn command(
     words.join(" ")
 }
 
-/// The recommended options as a `Config`, for [`Prepared::of`](crate::Prepared::of).
+/// The recommended options as a `Config`, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
 pub(super) fn config(
     choice: &RecommendedOptions,
     target: Option<Target>,

@@ -117,11 +117,11 @@ pub struct Uncompared {
 /// quantization; with `None` the function finds out whether the default passes ran.
 ///
 /// ```
-/// use quantize_rs::{Config, Model, Prepared, validate};
+/// use quantize_rs::{Config, Model, PreprocessedModel, validate};
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 /// let model = Model::open(path)?;
-/// let prepared = Prepared::of(&model, Config::default())?;
+/// let prepared = PreprocessedModel::of(&model, Config::default())?;
 /// let quantized = prepared.plan().apply(&prepared.model, None)?;
 /// let validation = validate(&model, quantized.model(), None)?;
 /// assert!(validation.passed(), "{validation}");
@@ -213,11 +213,11 @@ impl Validation {
     /// a problem, what only runs slower is a note.
     ///
     /// ```
-    /// use quantize_rs::{Config, Model, Prepared, Target, validate};
+    /// use quantize_rs::{Config, Model, PreprocessedModel, Target, validate};
     ///
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
     /// let model = Model::open(path)?;
-    /// let prepared = Prepared::of(&model, Config::default())?;
+    /// let prepared = PreprocessedModel::of(&model, Config::default())?;
     /// let quantized = prepared.plan().apply(&prepared.model, None)?;
     /// let validation = validate(&model, quantized.model(), None)?;
     /// assert!(validation.on(quantized.model(), Target::TensorRt)?.passed());
