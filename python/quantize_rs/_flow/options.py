@@ -119,7 +119,7 @@ class RunOptions:
     progress : bool | Callback | None
         Show progress on standard error. In Python a function may be given: it is called with the
         number of samples done and the number of all samples, or None. An exception that it raises
-        stops the run. Default: a bar in a terminal.
+        stops the run. Default: shown in a terminal.
     """
 
     engine: Engine = "auto"
