@@ -181,7 +181,7 @@ impl WeightOutliers {
     }
 }
 
-/// The fences of the numbers that are not 0, from quartiles as in NumPy's `percentile`; `None` if
+/// The fences of the numbers that are not 0, from quartiles as in `NumPy`'s `percentile`; `None` if
 /// all are 0.
 fn fences(values: impl Iterator<Item = f64>, fence: f64) -> Option<(f64, f64)> {
     let mut values: Vec<f64> = values.filter(|value| *value != 0.0).collect();

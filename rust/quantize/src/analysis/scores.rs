@@ -53,7 +53,7 @@ pub(super) fn look_like_classes(graph: &Graph<'_>, output: ValueId) -> bool {
 }
 
 /// The position of the highest score in each row along the last axis: the first of equal scores,
-/// and NaN before all others, as in NumPy. Returns `None` if there are fewer than two classes.
+/// and NaN before all others, as in `NumPy`. Returns `None` if there are fewer than two classes.
 pub(super) fn highest(shape: &[usize], values: &[f32]) -> Option<Vec<usize>> {
     let classes = *shape.last().filter(|_| shape.len() >= 2).filter(|classes| **classes >= 2)?;
     Some(values.chunks_exact(classes).map(first_highest).collect())

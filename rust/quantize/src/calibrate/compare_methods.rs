@@ -71,7 +71,7 @@ struct Trial {
 pub(super) struct ComparisonScope {
     /// Also methods that clip most samples.
     pub(super) heavy_clipping: bool,
-    /// Also another method for single inputs of MatMul and Gemm.
+    /// Also another method for single inputs of `MatMul` and Gemm.
     pub(super) single: bool,
 }
 
@@ -205,7 +205,7 @@ fn fine(trials: &[Trial], whole: usize) -> Vec<&Trial> {
     std::iter::once(&trials[whole]).chain(others.map(|(_, trial)| trial)).collect()
 }
 
-/// For each input of MatMul or Gemm whose ranges differ between methods: the methods that may be
+/// For each input of `MatMul` or Gemm whose ranges differ between methods: the methods that may be
 /// worth their risk, as positions among those that are compared. The first is the method for all
 /// values.
 ///

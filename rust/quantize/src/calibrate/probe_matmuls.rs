@@ -1,4 +1,4 @@
-//! Copies of MatMul and Gemm nodes, added to the model, that read a value quantized with each
+//! Copies of `MatMul` and Gemm nodes, added to the model, that read a value quantized with each
 //! candidate range.
 
 use std::collections::BTreeSet;
@@ -21,14 +21,14 @@ const AXES_INPUT_OPSET: i64 = 18;
 /// The energy of a row counts as at least this fraction of the mean: a row of zeros has no signal.
 const MIN_ROW_ENERGY: f32 = 1e-3;
 
-/// The observed errors of one MatMul or Gemm that reads one value.
+/// The observed errors of one `MatMul` or Gemm that reads one value.
 pub(super) struct ProbedMatMul {
     pub(super) value: String,
     /// For each candidate, the position of its error among the observed outputs.
     pub(super) noises: Vec<usize>,
 }
 
-/// Copies of MatMul and Gemm nodes that read a value quantized with each candidate range, with
+/// Copies of `MatMul` and Gemm nodes that read a value quantized with each candidate range, with
 /// nodes that measure the difference between the outputs of the copies and those of the originals.
 ///
 /// The outputs are compared row by row, each relative to its own energy: a row is a token or an
@@ -44,7 +44,7 @@ pub(super) struct MatMulProbes<'g, 'm> {
     pub(super) probed: Vec<ProbedMatMul>,
 }
 
-/// The MatMul and Gemm nodes that the quantized model computes on integers, each with its input.
+/// The `MatMul` and Gemm nodes that the quantized model computes on integers, each with its input.
 pub(super) fn products(graph: &Graph<'_>, plan: &Plan) -> Vec<(ValueId, usize)> {
     if opset(graph) < NEGATIVE_AXES_OPSET {
         return Vec::new();

@@ -40,7 +40,7 @@ impl Latency {
     }
 }
 
-/// The quantile of sorted numbers, with linear interpolation as in NumPy.
+/// The quantile of sorted numbers, with linear interpolation as in `NumPy`.
 #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * sorted.len().saturating_sub(1) as f64;

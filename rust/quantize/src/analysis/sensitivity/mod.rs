@@ -206,6 +206,9 @@ pub fn sensitivity(
 }
 
 /// Ranks layers by the SQNR of their weights, without data.
+///
+/// # Errors
+/// The plan does not belong to the model, or a weight cannot be quantized.
 pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
     let graph = Graph::of(model)?;
     let order = topological(&model.graph().node)?;

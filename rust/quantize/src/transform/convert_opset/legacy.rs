@@ -1,4 +1,4 @@
-//! Opset versions 2 to 7, which mainly introduced NumPy broadcasting.
+//! Opset versions 2 to 7, which mainly introduced `NumPy` broadcasting.
 
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
@@ -23,7 +23,7 @@ pub(super) fn selu(
     Ok(true)
 }
 
-/// Opset 7: the second input is broadcast with NumPy semantics, which align the last axes.
+/// Opset 7: the second input is broadcast with `NumPy` semantics, which align the last axes.
 pub(super) fn broadcast(
     node: &mut NodeProto,
     context: &mut NodeContext<'_, '_>,
@@ -90,7 +90,7 @@ pub(super) fn slope(
     Ok(true)
 }
 
-/// Opset 7: the third input of Gemm is always broadcast with NumPy semantics.
+/// Opset 7: the third input of Gemm is always broadcast with `NumPy` semantics.
 pub(super) fn gemm(node: &mut NodeProto, _: &mut NodeContext<'_, '_>) -> Result<bool, String> {
     Ok(context::remove(node, "broadcast"))
 }

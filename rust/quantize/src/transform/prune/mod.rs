@@ -75,7 +75,7 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// Sets small weights to 0 in a copy of the model. Weights in subgraphs are moved into the main
 /// graph first, and functions that hold weights are inlined.
 ///
-/// Magnitudes are compared in the type of the weight, as NumPy does for `abs(w) < threshold`.
+/// Magnitudes are compared in the type of the weight, as `NumPy` does for `abs(w) < threshold`.
 ///
 /// ```
 /// use quantize_rs::{Below, Model, Prune, prune};

@@ -21,7 +21,7 @@ pub(super) const ALL: &[ShapeRule] = &[
     all("Attention", ATTENTION, attention),
 ];
 
-/// NumPy semantics: a vector is a row on the left and a column on the right.
+/// `NumPy` semantics: a vector is a row on the left and a column on the right.
 pub(super) fn matmul(call: &Call<'_, '_>, left: usize, right: usize) -> Option<Shape> {
     product(call, call.shape(left)?, call.shape(right)?)
 }
