@@ -113,7 +113,7 @@ fn every_name_that_an_option_had_is_read() {
     assert_eq!(config.layer_types["c"].name(), "uint4");
     assert_eq!(config.passes, Some(Vec::new()));
     assert_eq!(config.weights.name(), "uint8");
-    assert_eq!(config.rounding.map(|rounding| rounding.name()), Some("preserve_sums"));
+    assert_eq!(config.rounding.map(quantize_rs::Rounding::name), Some("preserve_sums"));
 }
 
 #[test]

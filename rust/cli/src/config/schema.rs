@@ -113,8 +113,9 @@ fn of_row(row: &OptionRow) -> Value {
     for (key, bound) in [("minimum", row.range.0), ("maximum", row.range.1)] {
         if let Some(bound) = bound {
             let whole = bound.fract() == 0.0;
-            schema[key] =
-                if whole { format!("{bound}").parse().unwrap_or_default() } else { json!(bound) };
+            // A whole number is written as one.
+            let text = if whole { format!("{bound:.0}") } else { bound.to_string() };
+            schema[key] = serde_json::from_str(&text).unwrap_or_default();
         }
     }
     schema

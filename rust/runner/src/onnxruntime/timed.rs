@@ -1,4 +1,4 @@
-//! TimedSession sessions, and their profiles.
+//! Sessions that measure their runs, and their profiles.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -147,17 +147,17 @@ const DEFECTS: &[KnownDefect] = &[
 /// # Errors
 /// Of kind `Unsupported`, with all of the nodes and what to do.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found = Problems { framework, opset: opset(model), problems: BTreeMap::new() };
+    let mut found = Problems { framework, opset: opset(model), nodes: BTreeMap::new() };
     if found.opset < MIN_OPSET {
         found.add(format!("opset older than {MIN_OPSET}"), &found.opset.to_string());
     }
     if let Some(graph) = &model.graph {
         found.graph(graph);
     }
-    if found.problems.is_empty() {
+    if found.nodes.is_empty() {
         return Ok(());
     }
-    let problems = found.problems.iter().map(|(problem, places)| {
+    let problems = found.nodes.iter().map(|(problem, places)| {
         format!("{problem} ({})", listed(places.iter().map(String::as_str), 5))
     });
     let problems: Vec<String> = problems.collect();
@@ -179,12 +179,12 @@ pub(super) fn opset(model: &ModelProto) -> i64 {
 struct Problems<'a> {
     framework: &'a Onnx,
     opset: i64,
-    problems: BTreeMap<String, Vec<String>>,
+    nodes: BTreeMap<String, Vec<String>>,
 }
 
 impl Problems<'_> {
     fn add(&mut self, problem: impl Into<String>, place: &str) {
-        self.problems.entry(problem.into()).or_default().push(place.to_owned());
+        self.nodes.entry(problem.into()).or_default().push(place.to_owned());
     }
 
     fn graph(&mut self, graph: &GraphProto) {
