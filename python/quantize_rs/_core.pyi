@@ -52,6 +52,7 @@ __all__ = [
     "layer_errors",
     "learn_scale",
     "mixed_precision",
+    "option_table",
     "outliers",
     "pack",
     "page",
@@ -61,6 +62,7 @@ __all__ = [
     "sensitivity",
     "unpack",
     "unreadable",
+    "unused_options",
     "validate",
     "weight_sensitivity",
 ]

@@ -100,7 +100,9 @@ def test_samples_of_the_calibration_are_not_held_out(
         report = quantize_rs.quantize_with_calibration(digits, None, data, verify=verify)
         assert report.accuracy_control is not None
         assert report.accuracy_control.held_out is held_out, (data, verify)
-        said = any("accuracy was measured on the calibration samples" in note for note in report.notes)
+        said = any(
+            "accuracy was measured on the calibration samples" in note for note in report.notes
+        )
         assert said is not held_out
 
 

@@ -149,7 +149,7 @@ def test_a_percentile_keeps_its_digits(
         ({"CalibPercentile": "most"}, r"\['CalibPercentile'\] is 'most': could not"),
         ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, r"\['SmoothQuantAlpha'\] is 0.7: it is"),
         ({"SmoothQuant": True, "SmoothQuantFolding": False}, "folded into a normalization"),
-        ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "mean of all samples"),
+        ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "averages over all samples"),
         ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
         ({"BlockSize": 32}, "MatMulNBitsQuantizer"),
     ],
@@ -171,7 +171,7 @@ def test_options_without_effect_are_a_warning_and_change_nothing(
     idle = {"MatMulConstBOnly": True, "CalibMovingAverageConstant": 0.1, "SmoothQuantAlpha": 0.7}
     static(digits, images, extra_options=idle)
     assert out.read_bytes() == same
-    assert [record.args for record in caplog.records if "does nothing" in record.message] == [
+    assert [record.args for record in caplog.records if "has no effect" in record.message] == [
         ("MatMulConstBOnly",),
         ("CalibMovingAverageConstant",),
     ]
@@ -181,7 +181,7 @@ def test_options_without_effect_are_a_warning_and_change_nothing(
     idle = {"AddQDQPairToWeight": True, "BlockSize": 32, "SmoothQuant": True}
     ours.quantize_dynamic(digits, out, extra_options=idle)
     assert out.read_bytes() == same
-    assert len([record for record in caplog.records if "does nothing" in record.message]) == 3
+    assert len([record for record in caplog.records if "has no effect" in record.message]) == 3
     ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": True})
     assert out.read_bytes() == same
     with pytest.raises(OptionError, match="compute in float"):

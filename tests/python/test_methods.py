@@ -121,7 +121,7 @@ def test_auto_evaluates_nothing_on_few_samples_with_a_note(
 def test_auto_evaluates_nothing_on_one_repeated_sample(plan: Plan, images: Path) -> None:
     found = plan.calibrate(np.repeat(np.load(images)[:1], 130, axis=0), method="auto")
     assert set(found.chosen.values()) == {"minmax"}
-    assert any("equal ones count once" in note for note in found.notes)
+    assert any("equal samples count once" in note for note in found.notes)
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(511, {"mse"}), (512, {"mse", "entropy"})])
@@ -223,7 +223,8 @@ def test_a_method_is_evaluated_by_its_quantized_model(
 ) -> None:
     """Of one sample nothing is held back: what is judged is what one gets."""
     sample = np.load(images)[:1]
-    plan = quantize_rs.open(digits).plan(activations="uint8", per_channel=True)
+    # Sums of 7-bit weights do not saturate: the result is the same on any processor.
+    plan = quantize_rs.open(digits).plan(activations="uint8", per_channel=True, target="x86-avx2")
     comparison = plan.compare_methods(sample, engine=engine)
     expected = judge.ort(digits, {"image": sample})
     for row in comparison.rows:

@@ -42,7 +42,7 @@ def test_ranges_are_saved_and_loaded(plan: Plan, images: Path, method: str) -> N
     [
         ("values", {"min": -1e39, "max": 1e39}, "finite"),
         ("values", {"min": None, "max": 3.0}, "finite"),
-        ("values", {"min": 5.0, "max": -5.0}, "the lower first"),
+        ("values", {"min": 5.0, "max": -5.0}, "in ascending order"),
         ("method", "foo", "`foo`"),
     ],
 )

@@ -95,7 +95,7 @@ def test_dynamic_convolutions_give_a_warning_of_slowness() -> None:
     (warning,) = plan.warnings
     assert "2 convolutions are computed by ConvInteger" in warning
     # What it says helps.
-    (mend,) = re.findall(r"excluded_layers=\[\"(\w+)\"\]", warning)
+    (mend,) = re.findall(r"exclude=\[\"(\w+)\"\]", warning)
     for wishes in ({"exclude": [mend]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
         found = quantize_rs.open(convolutions(2)).plan(output_format="dynamic", **wishes).warnings
         assert not [said for said in found if "ConvInteger" in said]

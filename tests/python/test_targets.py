@@ -113,7 +113,7 @@ def test_everything_is_quantized_for_qnn(name: str) -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    folder = Path(__file__).parents[2] / "rust" / "quantize" / "src" / "ops"
+    folder = Path(__file__).parents[2] / "rust" / "quantize" / "src" / "graph" / "ops"
     text = "".join(path.read_text("utf-8") for path in folder.glob("*.rs"))
     row = r'(?:op_type: |\b(?:flows|within|of_two|of_any|norm)\()\s*"(\w+)"'
     known = set(re.findall(row, text))
