@@ -93,7 +93,7 @@ class Model:
     def info(self) -> Outcome: ...
     def optimize(self, passes: Sequence[str] | None, skip: Sequence[str]) -> Optimized: ...
     def module_options(self, modules: ModuleConfigDict) -> ModuleOptionDict: ...
-    def plan(self, wishes: OptionDict) -> Plan: ...
+    def plan(self, options: OptionDict) -> Plan: ...
 
 @final
 class Optimized:
@@ -269,7 +269,7 @@ def compare(
 def check_guard(options: AccuracyControlDict) -> None: ...
 def guarded(
     model: Model,
-    wishes: OptionDict,
+    config: OptionDict,
     ranges: Ranges | None,
     source: Source,
     options: AccuracyControlDict,
@@ -277,7 +277,7 @@ def guarded(
 ) -> Quantized: ...
 def mixed_precision(
     model: Model,
-    wishes: OptionDict,
+    config: OptionDict,
     goal: tuple[float | None, float | None, Sequence[int]],
     data: tuple[Source, Run] | None,
 ) -> Outcome: ...

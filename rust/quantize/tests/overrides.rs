@@ -105,7 +105,7 @@ fn what_an_entry_keeps_the_older_selectors_do_not_exclude() {
     let config = Config { exclude: vec!["*".to_owned()], ..kept };
     let names: Vec<String> =
         plan(&model, config).quantized().map(|(value, _)| value.name.clone()).collect();
-    assert_eq!(names, std::slice::from_ref(&first));
+    assert_eq!(names, std::slice::from_ref(first));
 }
 
 #[test]
