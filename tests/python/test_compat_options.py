@@ -184,7 +184,7 @@ def test_options_without_effect_are_a_warning_and_change_nothing(
     assert len([record for record in caplog.records if "has no effect" in record.message]) == 3
     ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": True})
     assert out.read_bytes() == same
-    with pytest.raises(OptionError, match="compute in float"):
+    with pytest.raises(OptionError, match="computes in float"):
         ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": False})
 
 

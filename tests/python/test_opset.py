@@ -250,7 +250,12 @@ def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() ->
             21,
             "opset 17 has no operator Gelu",
         ),
-        (helper.make_node("Tile", ["x", "a", "a"], ["y"], name="n"), 5, 13, "repeats one axis"),
+        (
+            helper.make_node("Tile", ["x", "a", "a"], ["y"], name="n"),
+            5,
+            13,
+            "repeats a single axis",
+        ),
         (helper.make_node("Scan", ["", "x"], ["y"], name="n", num_scan_inputs=1), 8, 9, "batch"),
         (
             helper.make_node("BatchNormalization", ["x", *"aaaa"], ["y"], name="n", spatial=0),
