@@ -26,6 +26,8 @@ check-python: $(VENV)/test-ready
 	$(BIN)/mypy
 	$(BIN)/python tests/fixtures/make.py --check
 	$(BIN)/python tests/attacks/make.py --check
+	$(BIN)/python tools/structure.py --check
+	$(BIN)/python tools/generate_options.py --check
 	$(BIN)/python -m pytest
 
 # Python's style, retired words and long lines; no build is needed.
