@@ -19,7 +19,7 @@ pub struct LatencyOptions {
     /// The number of threads of a run.
     pub threads: usize,
     /// The time limit in seconds: after it no further round starts, once each model ran
-    /// [`MIN_RUNS`] times.
+    /// `MIN_RUNS` times.
     pub seconds: f64,
 }
 

@@ -5,7 +5,7 @@
 //! follow the flags of the command line, the keys of configuration files, the keywords of Python
 //! and the documentation.
 //!
-//! In: text or typed values from a user. Out: a checked [`Config`](config::Config).
+//! In: text or typed values from a user. Out: a checked [`Config`].
 //! Imports: `util`, `error`.
 
 pub mod config;

@@ -219,7 +219,7 @@ impl Ranges {
             if let Some(mask) = sketch.mask() {
                 found.remarks.push(format!("`{name}` {}; it stays float", describe(&mask)));
             } else if is_all_zero(range.range) {
-                found.remarks.push(format!("`{name}` was never seen but as 0; it stays float"));
+                found.remarks.push(format!("`{name}` was 0 in all samples; it stays float"));
             } else if let Some(why) = range.note {
                 match degenerate.iter_mut().find(|(other, _)| *other == why) {
                     Some((_, names)) => names.push(name),

@@ -1,4 +1,4 @@
-//! The edits that turn a model into what the plan says: one [`FormatWriter`] an output format.
+//! The edits that turn a model into what the plan says: one `FormatWriter` an output format.
 //!
 //! In: a graph, its plan and its encoded weights and parameters. Out: edits of the model.
 //! Nothing is decided here. Imports: the rooms up to `encode`.
