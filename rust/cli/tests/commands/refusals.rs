@@ -20,7 +20,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize", DIGITS, "-b", "5"], 2, "--bits is 5, expected 2, 4, 8 or 16"),
         (vec!["quantize", DIGITS, "-b", "300"], 2, "300"),
         (vec!["quantize", DIGITS, "--layer-bits", "w"], 2, "NAME=VALUE"),
-        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "no number of bits"),
+        (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "is `x`, expected one of int2"),
         (vec!["quantize", DIGITS, "--layer-bits", "*=5"], 2, "--layer-bits is 5"),
         (vec!["quantize", DIGITS, "--block-size", "5"], 2, "--block-size is 5"),
         (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
@@ -86,9 +86,9 @@ fn flags_without_effect_are_refused() {
     ]);
     assert_eq!(made.code, 0, "{made:?}");
     let run_by = [
-        (&["--engine", "tract"][..], ["--validation-data", "--data"]),
-        (&["--onnxruntime", "x.so"], ["--validation-data", "--data"]),
-        (&["--threads", "2"], ["--validation-data", "--data"]),
+        (&["--engine", "tract"][..], ["--validation-data", "--calibration-data"]),
+        (&["--onnxruntime", "x.so"], ["--validation-data", "--calibration-data"]),
+        (&["--threads", "2"], ["--validation-data", "--calibration-data"]),
     ];
     let commands = [
         &["quantize", DIGITS][..],
