@@ -132,7 +132,7 @@ fn an_array_that_does_not_fit_reports_what_would() {
     let image = input("image", DataType::Float, &[-1, 3, 8, 6]);
     let cases: [(&[usize], &[i64], &str); 9] = [
         (&[5, 8, 6, 3], &[-1, 3, 8, 6], "are [1, 8, 6, 3]: its channels are last (NHWC)"),
-        (&[5, 3, 8, 6], &[-1, 8, 6, 3], "are [1, 3, 8, 6]: its channels come first (NCHW)"),
+        (&[5, 3, 8, 6], &[-1, 8, 6, 3], "are [1, 3, 8, 6]: its channels are first (NCHW)"),
         (
             &[5, 3, 8, 7],
             &[-1, 3, 8, 6],
