@@ -51,7 +51,11 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         ([calibrate, data, &["--ranges-out", SAMPLES]].concat(), 2, "would overwrite"),
         ([calibrate, data, &["--ranges-out", &nowhere]].concat(), 1, "there is no directory"),
         ([calibrate, data, &["--threads", "0"]].concat(), 2, "--threads"),
-        ([calibrate, data, &["--seed", "1"]].concat(), 2, "--seed is for --calibration-data random"),
+        (
+            [calibrate, data, &["--seed", "1"]].concat(),
+            2,
+            "--seed is for --calibration-data random",
+        ),
         ([calibrate, &["--data", "random", "--limit", "1"]].concat(), 2, "--limit is for files"),
         ([calibrate, &["--data", "random", "--num-samples", "0"]].concat(), 1, "no calibration"),
         (
