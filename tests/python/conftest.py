@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
-from pictures import photo
+from image_data import sample_image
 
 # A test says whether something is right, on a busy machine too.
 settings.register_profile("patient", deadline=None)
@@ -38,10 +38,10 @@ def images(digits: Path) -> Path:
 
 
 @pytest.fixture
-def photos(tmp_path: Path) -> Path:
-    """A folder with 40 photos of different sizes."""
-    folder = tmp_path / "photos"
+def image_folder(tmp_path: Path) -> Path:
+    """A folder with 40 images of different sizes."""
+    folder = tmp_path / "images"
     folder.mkdir()
     for number in range(40):
-        photo(40 + number, 60 - number, number).save(folder / f"{number:02}.png")
+        sample_image(40 + number, 60 - number, number).save(folder / f"{number:02}.png")
     return folder

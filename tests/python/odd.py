@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
@@ -61,7 +61,7 @@ class Odd:
         found: bytes = model.SerializeToString()
         return found
 
-    def feeds(self) -> judge.Feeds:
+    def feeds(self) -> oracle.Feeds:
         shapes = {k: [d if isinstance(d, int) else 5 for d in v] for k, v in self.inputs.items()}
         return {name: normal(*shape).astype(self.dtype) for name, shape in shapes.items()}
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 from onnx import TensorProto, helper, numpy_helper
 
 SHAPE = (2, 4, 8, 8)
@@ -145,14 +145,14 @@ def model(name: str) -> onnx.ModelProto:
         nodes[-1].output.append("rest")
     outputs = list(nodes[-1].output)
     made = _made(nodes, constants, dict.fromkeys(outputs))
-    shapes = [found.shape for found in judge.ort(made.SerializeToString(), feeds())]
+    shapes = [found.shape for found in oracle.ort(made.SerializeToString(), feeds())]
     constants["w_last"] = draw(shapes[0][-1], 6)
     nodes.append(helper.make_node("MatMul", ["o", "w_last"], ["y"]))
     ends = {"y": (*shapes[0][:-1], 6), **dict(zip(outputs[1:], shapes[1:], strict=True))}
     return _made(nodes, constants, ends)
 
 
-def feeds(seed: int = 0) -> judge.Feeds:
+def feeds(seed: int = 0) -> oracle.Feeds:
     """A batch of what the models read."""
     rng = np.random.default_rng(seed)
     return {"x": rng.normal(0, 1, SHAPE).astype(np.float32)}

@@ -255,9 +255,9 @@ def test_a_result_that_is_not_smaller_is_a_warning(
 
 def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
     """Convolutions take several times as long as integers made when the model runs."""
-    wishes: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
+    options: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
     with pytest.raises(
         AccuracyCriteriaError, match="calibrate, or keep the layers float"
     ) as refused:
-        quantize_rs.quantize(digits, None, output_format="dynamic", **wishes)
+        quantize_rs.quantize(digits, None, output_format="dynamic", **options)
     assert "output format dynamic" not in str(refused.value)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -217,28 +217,28 @@ def test_no_data_says_what_would_be_data(digits: Path) -> None:
 
 @pytest.mark.parametrize(("bits", "opset"), [(2, 25), (4, 21), (8, 10), (16, 21)])
 def test_all_bits_there_are(bits: int, opset: int) -> None:
-    source = judge.model("opset26_conv")
+    source = oracle.model("opset26_conv")
     report = quantize_rs.quantize(source, None, bits, per_channel=True, symmetric=True)
     assert report.model is not None
     assert {value.qtype for value in report.quantized} == {f"int{bits}"}
     assert quantize_rs.model_info(source).opset_version >= opset
-    judge.check(report.model)
-    inputs = judge.feeds("opset26_conv")
+    oracle.check(report.model)
+    inputs = oracle.feeds("opset26_conv")
     floor = {2: 2.0, 4: 12.0, 8: 35.0, 16: 80.0}[bits]  # 6 dB a bit, less what small nets lose
-    assert judge.sqnr(judge.ort(source, inputs), judge.ort(report.model, inputs)) > floor
+    assert oracle.sqnr(oracle.ort(source, inputs), oracle.ort(report.model, inputs)) > floor
 
 
 def test_bits_in_their_own_types_and_blocks() -> None:
-    source = judge.model("opset26_conv")
+    source = oracle.model("opset26_conv")
     for weights in ("uint8", "uint4", "int4", "uint16"):
         report = quantize_rs.quantize(source, None, weights=weights, block_size=16)
         assert {value.qtype for value in report.quantized} == {weights}
         assert report.model is not None
-        judge.check(report.model)
+        oracle.check(report.model)
 
 
 def test_layer_bits_and_exclusions_reach_the_layers_they_name() -> None:
-    source = judge.model("opset26_conv")
+    source = oracle.model("opset26_conv")
     names = [value.name for value in quantize_rs.open(source).plan() if value.role == "weight"]
     report = quantize_rs.quantize(
         source, None, excluded_layers=[names[0]], layer_bits={names[1]: 16}
@@ -256,7 +256,7 @@ def test_numpy_integers_are_integers(digits: Path) -> None:
 def test_the_outputs_of_the_digits_network_stay(digits: Path, images: Path) -> None:
     test = np.load(digits.with_name("test.npz"))
     feed, labels = {"image": test["images"]}, test["labels"]
-    expected = judge.ort(digits, feed)
+    expected = oracle.ort(digits, feed)
     weights = quantize_rs.quantize(digits, None, per_channel=True, symmetric=True)
     both = quantize_rs.quantize_with_calibration(
         digits, None, images, per_channel=True, symmetric=True
@@ -265,8 +265,8 @@ def test_the_outputs_of_the_digits_network_stay(digits: Path, images: Path) -> N
     for report, floor in ((weights, 39.6), (both, 38.0)):
         model = report.model
         assert model is not None
-        judge.check(model)
-        for found in (judge.ort(model, feed), judge.ort(model, feed, optimized=False)):
-            assert judge.sqnr(expected, found) > floor
+        oracle.check(model)
+        for found in (oracle.ort(model, feed), oracle.ort(model, feed, optimized=False)):
+            assert oracle.sqnr(expected, found) > floor
             assert (found[0].argmax(1) == labels).sum() >= 393
     assert weights.ratio > 3.3

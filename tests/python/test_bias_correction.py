@@ -6,11 +6,11 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.numpy_helper
+import oracle
 import pytest
 
 import quantize_rs
@@ -118,7 +118,7 @@ def test_a_bias_takes_back_what_the_mean_of_a_layer_is_off_by(case: str) -> None
     weight = dequantized(found, reader.input[1])[0].astype(np.float32)
     rounded.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
     exact, off = float_model.SerializeToString(), rounded.SerializeToString()
-    errors = [judge.ort(off, {"x": x})[0] - judge.ort(exact, {"x": x})[0] for x in samples]
+    errors = [oracle.ort(off, {"x": x})[0] - oracle.ort(exact, {"x": x})[0] for x in samples]
     mean = np.mean(errors, axis=0, dtype=np.float64)
     channels = 1 if CASES[case][0] == "Conv" else mean.ndim - 1
     mean = mean.mean(tuple(axis for axis in range(mean.ndim) if axis != channels))
@@ -142,7 +142,7 @@ def test_beside_weights_alone_a_bias_takes_it_back_too(case: str, bits: int) -> 
         """By how much the mean of each channel of the output is off."""
         assert found is not None
         # Optimized, ONNX Runtime would bring what it multiplies by 8 bits to integers, too.
-        run = functools.partial(judge.ort, optimized=False)
+        run = functools.partial(oracle.ort, optimized=False)
         errors = [run(found, x)[0] - run(exact, x)[0] for x in samples]
         mean = np.mean(errors, axis=0, dtype=np.float64)
         channels = 1 if (CASES | TRANSPOSED)[case][0].startswith("Conv") else mean.ndim - 1
@@ -163,7 +163,7 @@ def test_what_has_no_bias_is_given_one(case: str) -> None:
     )
     assert report.corrected_biases == 1
     assert report.model is not None
-    assert judge.ort(report.model, samples[0])[0].shape[1] == channels_of(case)
+    assert oracle.ort(report.model, samples[0])[0].shape[1] == channels_of(case)
     found = onnx.load_from_string(report.model)
     (added,) = (n.input[2] for n in found.graph.node if n.op_type == CASES_OF[case])
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in found.graph.initializer}
@@ -216,7 +216,7 @@ def test_blocks_that_a_runtime_multiplies_by_are_corrected_beside_their_sum() ->
     assert report.corrected_biases == 1
     assert report.model is not None
     exact = model(case).SerializeToString()
-    errors = [judge.ort(report.model, x)[0] - judge.ort(exact, x)[0] for x in samples]
+    errors = [oracle.ort(report.model, x)[0] - oracle.ort(exact, x)[0] for x in samples]
     assert np.abs(np.mean(errors, axis=(0, 1))).max() < 1e-3
 
 
@@ -235,8 +235,8 @@ def test_samples_bring_a_network_nearer_whatever_their_order_and_threads(
         feeds = {"image": held_out["images"]}
     plain = quantize_rs.quantize(digits, None, **options).model
     assert plain is not None
-    wanted = judge.ort(digits, feeds)
-    near, far = (judge.sqnr(wanted, judge.ort(found, feeds)) for found in (made[0].model, plain))
+    wanted = oracle.ort(digits, feeds)
+    near, far = (oracle.sqnr(wanted, oracle.ort(found, feeds)) for found in (made[0].model, plain))
     assert near > far
 
 

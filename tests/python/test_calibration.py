@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
+import oracle
 import pytest
 
 import quantize_rs
@@ -133,9 +133,9 @@ def test_limit_pulls_no_more_than_it_takes(plan: Plan, images: Path) -> None:
 
 
 def test_several_inputs(tmp_path: Path) -> None:
-    source = judge.model("two_inputs")
+    source = oracle.model("two_inputs")
     plan = quantize_rs.open(source).plan(activations="uint8")
-    feeds = [judge.feeds("two_inputs", count=1) for _ in range(3)]
+    feeds = [oracle.feeds("two_inputs", count=1) for _ in range(3)]
     arrays = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
     np.savez(tmp_path / "s.npz", allow_pickle=False, **arrays)
     found = [
@@ -148,9 +148,9 @@ def test_several_inputs(tmp_path: Path) -> None:
 
 
 def test_integer_inputs_take_what_is_whole() -> None:
-    source = judge.model("int_input")
+    source = oracle.model("int_input")
     plan = quantize_rs.open(source).plan(activations="uint8")
-    feed = judge.feeds("int_input")
+    feed = oracle.feeds("int_input")
     narrow = {name: ids.astype(np.int32) for name, ids in feed.items()}
     assert plan.calibrate([feed]) == plan.calibrate([narrow])
     with pytest.raises(CalibrationError, match="does not fit int64"):

@@ -6,10 +6,10 @@ import collections
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import numpy_helper
 
@@ -47,7 +47,7 @@ def outputs(
     """What ONNX Runtime makes of the digits, with both models."""
     found = []
     for model in (original, quantized):
-        session = judge.session(model, saturates=True)
+        session = oracle.session(model, saturates=True)
         name = session.get_inputs()[0].name
         found.append(np.concatenate([session.run(None, {name: one[None]})[0] for one in images]))
     return found
@@ -95,7 +95,7 @@ def test_accuracy_is_that_of_the_labels(
 def test_kernels_are_those_of_the_optimized_graph(comparison: Comparison, quantized: bytes) -> None:
     kernels = comparison.kernels
     assert kernels is not None
-    assert collections.Counter(kernels.by_op_type) == judge.kernels(quantized)
+    assert collections.Counter(kernels.by_op_type) == oracle.kernels(quantized)
     assert kernels.on_integers > 0
     assert kernels.share == kernels.on_integers / (kernels.on_integers + kernels.on_floats)
 
@@ -109,8 +109,8 @@ def test_sizes_are_those_of_the_files(
 
 
 def test_data_beside_a_model_counts() -> None:
-    path = judge.model("external_data")
-    feeds = judge.feeds("external_data")
+    path = oracle.model("external_data")
+    feeds = oracle.feeds("external_data")
     found = quantize_rs.compare(path, path, [feeds], latency=False)
     assert found.bytes_original == quantize_rs.model_info(path).bytes > path.stat().st_size
 
@@ -157,7 +157,7 @@ def test_what_cannot_be_compared_is_refused(
     original: Path, quantized: bytes, images: npt.NDArray[np.float32]
 ) -> None:
     with pytest.raises(OptionError, match="inputs"):
-        quantize_rs.compare(original, judge.model("gemm_plain"), images)
+        quantize_rs.compare(original, oracle.model("gemm_plain"), images)
     with pytest.raises(OptionError, match="labels"):
         quantize_rs.compare(original, quantized, images, [1, 2, 3], latency=False)
     with pytest.raises(OptionError, match="scores"):

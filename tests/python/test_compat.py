@@ -9,10 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
 import onnxruntime.quantization as theirs
+import oracle
 import pytest
 from onnx import TensorProto
 from onnxruntime.quantization.registry import (
@@ -95,7 +95,7 @@ def test_a_static_model_has_the_types_that_were_asked_for(
     assert {value.qtype for value in report.weights} == {"uint8"}
     assert all(value.granularity == "per_tensor" for value in report.weights)
     model = onnx.load(out)
-    judge.check(model.SerializeToString())
+    oracle.check(model.SerializeToString())
     types = {tensor.data_type for tensor in model.graph.initializer if "quantized" in tensor.name}
     assert types == {TensorProto.UINT8, TensorProto.INT32}
 
@@ -106,7 +106,7 @@ def test_the_two_tools_answer_alike(digits: Path, images: Path) -> None:
     theirs.quantize_static(digits, digits.with_name("theirs.onnx"), Reader(images), **options)
     feeds = {"image": np.load(images)[100:]}
     answers = [
-        judge.ort((digits.with_name(f"{name}.onnx")).read_bytes(), feeds)[0].argmax(1)
+        oracle.ort((digits.with_name(f"{name}.onnx")).read_bytes(), feeds)[0].argmax(1)
         for name in ("ours", "theirs")
     ]
     assert (answers[0] == answers[1]).mean() > 0.95
@@ -274,7 +274,7 @@ def test_blocks(digits: Path, form: Any) -> None:
     operators = [node.op_type for node in onnx.load(out).graph.node]
     assert operators.count("MatMulNBits" if form.name == "QOperator" else "DequantizeLinear") == 2
     feeds = {"image": np.load(digits.with_name("calibration.npy"))}
-    labels = [judge.ort(path.read_bytes(), feeds)[0].argmax(1) for path in (digits, out)]
+    labels = [oracle.ort(path.read_bytes(), feeds)[0].argmax(1) for path in (digits, out)]
     assert (labels[0] == labels[1]).mean() > 0.95
 
 

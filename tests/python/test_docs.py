@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pages
 import pytest
-from pictures import photo
+from image_data import sample_image
 
 import quantize_rs
 
@@ -54,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
     shutil.copytree(REPOSITORY / "examples", tmp_path / "examples")
     (tmp_path / "images").mkdir()
     for number in range(40):
-        photo(40, 40, number).save(tmp_path / "images" / f"{number:02}.png")
+        sample_image(40, 40, number).save(tmp_path / "images" / f"{number:02}.png")
     return tmp_path
 
 

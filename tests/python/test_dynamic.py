@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, TypeAlias
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,9 +49,9 @@ def model_of(
     return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=6).SerializeToString())
 
 
-def quantized(model: bytes, **wishes: Any) -> bytes:
+def quantized(model: bytes, **options: Any) -> bytes:
     """Quantize to bytes."""
-    written = quantize_rs.quantize(model, None, output_format="dynamic", **wishes).model
+    written = quantize_rs.quantize(model, None, output_format="dynamic", **options).model
     assert written is not None
     return written
 
@@ -109,14 +109,14 @@ def test_products_of_integers_come_near_those_of_floats(
     assert made["DynamicQuantizeLinear"] == 1
     assert made["ConvInteger" if node.op_type == "Conv" else "MatMulInteger"] == 1
     assert node.op_type not in made
-    expected = judge.reference(model, {"x": x})
-    exact = judge.reference(written, {"x": x})
+    expected = oracle.reference(model, {"x": x})
+    exact = oracle.reference(written, {"x": x})
     for optimized in (False, True):
-        found = judge.ort(written, {"x": x}, optimized=optimized)
+        found = oracle.ort(written, {"x": x}, optimized=optimized)
         # Integers are summed exactly; two products of floats are left, in either order.
-        assert judge.sqnr(exact, found) > 100
+        assert oracle.sqnr(exact, found) > 100
         # 8 bits on both sides, of normal numbers.
-        assert judge.sqnr(expected, found) > 28
+        assert oracle.sqnr(expected, found) > 28
 
 
 def test_a_scale_a_channel_is_nearer() -> None:
@@ -127,11 +127,11 @@ def test_a_scale_a_channel_is_nearer() -> None:
         shape[axis] = -1
         spread = np.logspace(-2, 0, constants["w"].shape[axis], dtype=F).reshape(shape)
         model = model_of([node], constants | {"w": constants["w"] * spread}, {"x": x})
-        expected = judge.reference(model, {"x": x})
+        expected = oracle.reference(model, {"x": x})
         whole, each = (
-            judge.ort(quantized(model, per_channel=fine), {"x": x}) for fine in (False, True)
+            oracle.ort(quantized(model, per_channel=fine), {"x": x}) for fine in (False, True)
         )
-        assert judge.sqnr(expected, each) > judge.sqnr(expected, whole)
+        assert oracle.sqnr(expected, each) > oracle.sqnr(expected, whole)
 
 
 def test_products_that_read_one_value_share_its_integers() -> None:
@@ -159,7 +159,7 @@ def test_onnxruntime_fuses_what_is_written() -> None:
         model = quantized(
             model_of(nodes, constants, {"x": numbers((3, 40))}), per_channel=per_channel
         )
-        assert judge.kernels(model) == {"DynamicQuantizeMatMul": 1}
+        assert oracle.kernels(model) == {"DynamicQuantizeMatMul": 1}
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float64])
@@ -175,11 +175,11 @@ def test_products_of_other_floats_run(dtype: Any) -> None:
     )
     written = quantized(model, per_channel=True)
     assert operators(written)["MatMulInteger"] == 2
-    expected = judge.reference(model, {"x": x})
+    expected = oracle.reference(model, {"x": x})
     for optimized in (False, True):
-        found = judge.ort(written, {"x": x}, optimized=optimized)
+        found = oracle.ort(written, {"x": x}, optimized=optimized)
         assert found[0].dtype == dtype
-        assert judge.sqnr(expected, found) > 28
+        assert oracle.sqnr(expected, found) > 28
 
 
 def test_constants_behind_other_nodes_are_found() -> None:
@@ -193,8 +193,8 @@ def test_constants_behind_other_nodes_are_found() -> None:
     model = model_of(nodes, {}, {"x": x})
     written = quantized(model, per_channel=True)
     assert not operators(written).keys() & {"Transpose", "Identity", "Constant", "MatMul"}
-    found = judge.ort(written, {"x": x})
-    assert judge.sqnr(judge.reference(model, {"x": x}), found) > 30
+    found = oracle.ort(written, {"x": x})
+    assert oracle.sqnr(oracle.reference(model, {"x": x}), found) > 30
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -205,8 +205,8 @@ def test_tables_are_looked_up_as_integers(per_channel: bool) -> None:
     made = operators(written)
     assert made["Gather"] == 1 + per_channel
     for optimized in (False, True):
-        found = judge.ort(written, {"i": i}, optimized=optimized)
-        assert judge.sqnr([w[i]], found) > 35
+        found = oracle.ort(written, {"i": i}, optimized=optimized)
+        assert oracle.sqnr([w[i]], found) > 35
 
 
 def test_op_types_choose_and_the_rest_stays_float() -> None:
@@ -236,7 +236,7 @@ def test_seven_bits_are_used_where_sums_saturate() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "option"),
+    ("options", "option"),
     [
         ({"bits": 4}, "weights"),
         ({"bits": 16}, "weights"),
@@ -248,11 +248,11 @@ def test_seven_bits_are_used_where_sums_saturate() -> None:
     ],
 )
 def test_what_integer_products_cannot_have_is_refused_by_name(
-    wishes: dict[str, Any], option: str
+    options: dict[str, Any], option: str
 ) -> None:
     model = model_of([MATMUL], {"w": numbers((40, 8))}, {"x": numbers((3, 40))})
     with pytest.raises(errors.OptionError, match="output_format") as refused:
-        quantized(model, **wishes)
+        quantized(model, **options)
     assert refused.value.option == option
 
 
@@ -269,7 +269,7 @@ def test_sums_that_would_leave_int32_are_not_made_of_integers(op_type: str) -> N
     found = quantized(model, per_channel=True)
     assert operators(found)["DequantizeLinear"] == 1
     for optimized in (True, False):
-        (y,) = judge.ort(found, feeds, optimized=optimized)
+        (y,) = oracle.ort(found, feeds, optimized=optimized)
         assert np.allclose(y, depth, rtol=0.01)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -53,14 +53,14 @@ def lstm(
     return bytes(model.SerializeToString()), {"x": normal(STEPS, BATCH, INPUT, seed=3, scale=1)}
 
 
-def quantized(model: bytes, **wishes: Any) -> quantize_rs.Report:
+def quantized(model: bytes, **options: Any) -> quantize_rs.Report:
     asked: dict[str, Any] = {"output_format": "dynamic", "dynamic_lstm": True}
-    return quantize_rs.quantize(model, None, **(asked | wishes))
+    return quantize_rs.quantize(model, None, **(asked | options))
 
 
 def decibels(model: bytes, found: bytes | None, feeds: dict[str, Array]) -> float:
     assert found is not None
-    return judge.sqnr(judge.ort(model, feeds), judge.ort(found, feeds))
+    return oracle.sqnr(oracle.ort(model, feeds), oracle.ort(found, feeds))
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -135,8 +135,8 @@ def test_every_direction_has_a_scale_of_its_own() -> None:
     )
     np.testing.assert_allclose(scale[1] / scale[0], 100, rtol=0.5)
     # One scale for both would leave the first with 1 % of its steps.
-    whole, near = judge.ort(model, feeds)[0], judge.ort(found, feeds)[0]
-    assert judge.sqnr([whole[:, 0]], [near[:, 0]]) > 28
+    whole, near = oracle.ort(model, feeds)[0], oracle.ort(found, feeds)[0]
+    assert oracle.sqnr([whole[:, 0]], [near[:, 0]]) > 28
 
 
 def operators(model: bytes | None) -> list[str]:

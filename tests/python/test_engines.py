@@ -12,9 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -35,7 +35,7 @@ class Session:
         self.change, self.prepared, self.threads = change, 0, set[int]()
 
     def prepare(self, model: bytes, outputs: list[str]) -> None:
-        self.session, self.outputs = judge.session(model), outputs
+        self.session, self.outputs = oracle.session(model), outputs
         self.prepared += 1
 
     def run(self, feed: Arrays) -> Any:
@@ -52,8 +52,8 @@ def near(a: Ranges, b: Ranges, part: float = 1e-4) -> bool:
 
 @pytest.mark.parametrize("name", ["digits", "conv_depthwise", "transformer_block", "two_inputs"])
 def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
-    model: Path = digits if name == "digits" else judge.model(name)
-    data: Any = images if name == "digits" else [judge.feeds(name) for _ in range(2)]
+    model: Path = digits if name == "digits" else oracle.model(name)
+    data: Any = images if name == "digits" else [oracle.feeds(name) for _ in range(2)]
     plan = quantize_rs.open(model).plan(activations="uint8")
     found = {
         engine: plan.calibrate(data, engine=engine) for engine in ("tract", "onnxruntime", "auto")
@@ -122,7 +122,7 @@ def test_auto_takes_onnxruntime_where_tract_cannot(monkeypatch: pytest.MonkeyPat
 def test_a_model_that_no_engine_runs_is_refused_in_the_name_of_both() -> None:
     with pytest.raises(CalibrationError, match=r"Sparkle.*onnxruntime fails too.*Sparkle"):
         quantize_rs.quantize_with_calibration(
-            judge.model("custom_domain"), None, [judge.feeds("custom_domain")]
+            oracle.model("custom_domain"), None, [oracle.feeds("custom_domain")]
         )
 
 
@@ -135,7 +135,7 @@ def test_threads_and_order_change_nothing(plan: Plan, images: Path, engine: str)
 
 @pytest.mark.parametrize("engine", ["tract", "onnxruntime", "auto"])
 def test_shapes_in_any_order_change_nothing(engine: str) -> None:
-    plan = quantize_rs.open(judge.model("dynamic_shape")).plan(activations="uint8")
+    plan = quantize_rs.open(oracle.model("dynamic_shape")).plan(activations="uint8")
     rng = np.random.default_rng(0)
     sides = [8, 9, 10, 12, 14, 16] * 4  # more shapes than models are kept for
     samples = [rng.normal(size=(1, 3, side, side)).astype(np.float32) for side in sides]
@@ -246,7 +246,7 @@ def test_an_object_may_know_the_model_already(digits: Path, plan: Plan, images: 
     names = [output for node in proto.graph.node for output in node.output]
     have = {output.name for output in proto.graph.output}
     proto.graph.output.extend(onnx.ValueInfoProto(name=n) for n in names if n not in have)
-    session = judge.session(proto.SerializeToString())
+    session = oracle.session(proto.SerializeToString())
 
     class Known:
         def run(self, feed: Arrays) -> Arrays:
@@ -323,7 +323,7 @@ def test_an_object_sees_the_types_of_the_inputs() -> None:
             seen.append({name: str(array.dtype) for name, array in feed.items()})
             return super().run(feed)
 
-    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
-    feeds = judge.feeds("two_inputs", count=1)
+    plan = quantize_rs.open(oracle.model("two_inputs")).plan(activations="uint8")
+    feeds = oracle.feeds("two_inputs", count=1)
     plan.calibrate([feeds], engine=Nosy())
     assert seen == [{name: str(array.dtype) for name, array in feeds.items()}]

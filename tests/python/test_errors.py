@@ -7,9 +7,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -90,7 +90,7 @@ def test_data_that_is_not_there_is_an_external_data_error() -> None:
 
 
 def test_bytes_have_no_data_beside_them() -> None:
-    proto = onnx.load(judge.model("external_data"), load_external_data=False)
+    proto = onnx.load(oracle.model("external_data"), load_external_data=False)
     with pytest.raises(ExternalDataError) as caught:
         quantize_rs.quantize(proto, None)
     assert caught.value.path is None
@@ -209,14 +209,14 @@ def test_nan_in_a_sample_is_a_calibration_error(digits: Path) -> None:
 
 
 def test_an_operator_that_the_engine_lacks_is_a_calibration_error() -> None:
-    samples = [judge.feeds("custom_domain")]
+    samples = [oracle.feeds("custom_domain")]
     with pytest.raises(CalibrationError, match="Sparkle"):
-        quantize_rs.quantize_with_calibration(judge.model("custom_domain"), None, samples)
+        quantize_rs.quantize_with_calibration(oracle.model("custom_domain"), None, samples)
 
 
 def test_ranges_of_another_model_are_a_calibration_error(digits: Path, images: Path) -> None:
     ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
-    other = quantize_rs.open(judge.model("conv2d_relu")).plan(activations="uint8")
+    other = quantize_rs.open(oracle.model("conv2d_relu")).plan(activations="uint8")
     with pytest.raises(CalibrationError, match="another model"):
         other.apply(ranges)
     with pytest.raises(CalibrationError):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import numpy_helper
 
@@ -60,17 +60,17 @@ def test_what_was_trained_is_stored_as_what_the_model_makes_of_it(
         assert len(after) < len(model) / 1.7
         graph = onnx.load_from_string(after).graph
         assert not any(tensor.name.endswith("_float") for tensor in graph.initializer)
-        expected = judge.ort(model, feeds, optimized=False)
-        assert np.array_equal(judge.ort(after, feeds, optimized=False)[0], expected[0])
+        expected = oracle.ort(model, feeds, optimized=False)
+        assert np.array_equal(oracle.ort(after, feeds, optimized=False)[0], expected[0])
         # Fused kernels round otherwise than the graph says.
-        assert judge.sqnr(expected, judge.ort(after, feeds)) > 25
+        assert oracle.sqnr(expected, oracle.ort(after, feeds)) > 25
     if not calibrated:
         # A second quantization does nothing but store.
         model = trained(made.model)
         again = quantize_rs.quantize(model, None)
         assert again.model is not None
-        expected = judge.ort(model, feeds, optimized=False)
-        assert np.array_equal(judge.ort(again.model, feeds, optimized=False)[0], expected[0])
+        expected = oracle.ort(model, feeds, optimized=False)
+        assert np.array_equal(oracle.ort(again.model, feeds, optimized=False)[0], expected[0])
 
 
 def test_biases_stay_float_and_weights_keep_their_numbers(digits: Path, images: Path) -> None:
@@ -88,20 +88,20 @@ def test_biases_stay_float_and_weights_keep_their_numbers(digits: Path, images: 
     assert unchanged.bytes_after < made.bytes_after
 
 
-@pytest.mark.parametrize("name", sorted(judge.FIXTURES))
+@pytest.mark.parametrize("name", sorted(oracle.FIXTURES))
 def test_every_fixture_can_be_trained_on_and_stored(name: str) -> None:
-    made = quantize_rs.insert_fake_quant(judge.model(name))
+    made = quantize_rs.insert_fake_quant(oracle.model(name))
     assert made.model is not None
     after = stored(made.model)
     try:
-        expected = judge.ort(made.model, judge.feeds(name), optimized=False)
+        expected = oracle.ort(made.model, oracle.feeds(name), optimized=False)
     except Exception:
         # What the runtime refuses, it refuses with integers in the file, too.
         with pytest.raises(Exception):  # noqa: B017, PT011 - ONNX Runtime has many
-            judge.ort(after, judge.feeds(name), optimized=False)
+            oracle.ort(after, oracle.feeds(name), optimized=False)
         return
     for whole, found in zip(
-        expected, judge.ort(after, judge.feeds(name), optimized=False), strict=True
+        expected, oracle.ort(after, oracle.feeds(name), optimized=False), strict=True
     ):
         np.testing.assert_array_equal(np.asarray(found), np.asarray(whole))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import judge
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import oracle
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,11 +103,11 @@ def test_the_nodes_of_onnx_give_the_same_bytes(dtype: str) -> None:
     opset = helper.make_opsetid("", 19)
     pair = helper.make_model(graph, opset_imports=[opset], ir_version=9).SerializeToString()
     codes = kernels.quantize_linear(x, scale, dtype=dtype)
-    by_reference, floats = judge.reference(pair, {"x": x})
+    by_reference, floats = oracle.reference(pair, {"x": x})
     np.testing.assert_array_equal(by_reference.view(np.uint8), codes)
     found = kernels.dequantize_linear(codes, scale, dtype=dtype)
     np.testing.assert_array_equal(found, floats)
-    (by_ort,) = judge.session(pair).run(["y"], {"x": x})
+    (by_ort,) = oracle.session(pair).run(["y"], {"x": x})
     np.testing.assert_array_equal(by_ort, found)
 
 
@@ -148,7 +148,7 @@ def test_weights_alone_are_those_of_numpy(dtype: str, per_channel: bool) -> None
     report = quantize_rs.quantize(source, None, weights=dtype, per_channel=per_channel)
     model = report.model
     assert model is not None
-    judge.check(model)
+    oracle.check(model)
     assert {value.qtype for value in report.quantized} == {dtype}
     found = _integers(model)
     kind, _, largest = FORMATS[dtype]
@@ -165,13 +165,13 @@ def test_weights_alone_are_those_of_numpy(dtype: str, per_channel: bool) -> None
             found[f"{row.name}_quantized"].view(np.uint8), codes.view(np.uint8)
         )
     feeds = {"x": np.random.default_rng(2).normal(0, 1, (64, 32)).astype(np.float32)}
-    exact = judge.ort(source.SerializeToString(), feeds)
-    for output in (judge.ort(model, feeds), judge.ort(model, feeds, optimized=False)):
-        assert judge.sqnr(exact, output) > FLOOR[dtype] - 4  # two products, one after the other
-        assert judge.sqnr(judge.reference(model, feeds), output) > 100
+    exact = oracle.ort(source.SerializeToString(), feeds)
+    for output in (oracle.ort(model, feeds), oracle.ort(model, feeds, optimized=False)):
+        assert oracle.sqnr(exact, output) > FLOOR[dtype] - 4  # two products, one after the other
+        assert oracle.sqnr(oracle.reference(model, feeds), output) > 100
 
 
-def _run(model: bytes, feeds: judge.Feeds) -> judge.Outputs:
+def _run(model: bytes, feeds: oracle.Feeds) -> oracle.Outputs:
     """What ONNX Runtime makes of it as far as it may be optimized.
 
     Beyond, 1.31 fuses what it has no kernels for, and takes a Relu before QuantizeLinear for what
@@ -181,7 +181,7 @@ def _run(model: bytes, feeds: judge.Feeds) -> judge.Outputs:
     options.log_severity_level = 4
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    outputs: judge.Outputs = session.run(None, feeds)
+    outputs: oracle.Outputs = session.run(None, feeds)
     return outputs
 
 
@@ -207,20 +207,20 @@ def test_activations_are_quantized_and_run(target: str, activations: str, weight
     report = quantized()
     model = report.model
     assert model is not None
-    judge.check(model)
+    oracle.check(model)
     kinds = {value.qtype for value in report.activations if value.quantized}
     assert kinds == {activations}
     assert {value.qtype for value in report.weights if value.quantized} == {weights}
     assert not any(c.dtype == np.int32 for c in _integers(model).values()), "a bias"
     assert any("ORT_ENABLE_BASIC" in said for said in report.warnings) == (target == "generic")
     feeds = {"x": x}
-    plain = judge.ort(model, feeds, optimized=False)
+    plain = oracle.ort(model, feeds, optimized=False)
     # Four quantizations in a row, each with a floor of its own.
     floor = FLOOR[E5M2 if E5M2 in (activations, weights) else E4M3FN] - 6
-    assert judge.sqnr(judge.ort(source.SerializeToString(), feeds), plain) > floor
+    assert oracle.sqnr(oracle.ort(source.SerializeToString(), feeds), plain) > floor
     # A sum that fell on the border of two numbers goes either way.
-    assert judge.sqnr(judge.reference(model, feeds), plain) > 40
-    assert judge.sqnr(plain, _run(model, feeds)) > 40
+    assert oracle.sqnr(oracle.reference(model, feeds), plain) > 40
+    assert oracle.sqnr(plain, _run(model, feeds)) > 40
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "entropy", "mse", "auto"])
@@ -228,17 +228,17 @@ def test_the_digits_network_keeps_its_accuracy(digits: Path, images: Path, metho
     options: dict[str, Any] = {"activations": "float8", "weights": "float8", "target": "generic"}
     test = np.load(digits.with_name("test.npz"))
     feed, labels = {"image": test["images"]}, test["labels"]
-    expected = judge.ort(digits, feed)
+    expected = oracle.ort(digits, feed)
     report = quantize_rs.quantize_with_calibration(digits, None, images, method=method, **options)
     assert [step.name for step in report.steps] == ["opset 17 → 19"]
     assert {value.qtype for value in report.quantized} == {E4M3FN}
     assert report.corrected_biases > 0
     model = report.model
     assert model is not None
-    judge.check(model)
-    for found in (_run(model, feed), judge.ort(model, feed, optimized=False)):
+    oracle.check(model)
+    for found in (_run(model, feed), oracle.ort(model, feed, optimized=False)):
         # Ten quantizations in a row; as measured (24.8 to 24.9), less one decibel.
-        assert judge.sqnr(expected, found) > 23.8
+        assert oracle.sqnr(expected, found) > 23.8
         assert (found[0].argmax(1) == labels).sum() >= 390
 
 

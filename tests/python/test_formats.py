@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import judge
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -49,7 +49,7 @@ def model(case: Case, opset: int = OPSET) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def feeds(case: Case) -> judge.Feeds:
+def feeds(case: Case) -> oracle.Feeds:
     """What goes in: rows as long as the weight has them."""
     if case.x is not None:
         return {"x": case.x}
@@ -76,7 +76,7 @@ def floats(written: bytes, name: str = "W") -> Floats:
         list(found.graph.initializer),
     )
     alone = helper.make_model(graph, opset_imports=found.opset_import, ir_version=found.ir_version)
-    [value] = judge.reference(alone.SerializeToString(), {})
+    [value] = oracle.reference(alone.SerializeToString(), {})
     return np.asarray(value)
 
 
@@ -165,11 +165,11 @@ def test_negative_scales_run(weights: str, optimized: bool) -> None:
         ).model
         assert written is not None
         assert (constant(written, "W_scale") < 0).all()
-        expected = judge.reference(model(case._replace(weight=floats(written))), feeds(case))
-        found = judge.ort(written, feeds(case), optimized=optimized)
+        expected = oracle.reference(model(case._replace(weight=floats(written))), feeds(case))
+        found = oracle.ort(written, feeds(case), optimized=optimized)
         # Optimized, MatMulNBits takes rows of `x` in 8 bits, with whatever scales.
         floor = 30 if optimized and case.op_type in ("MatMul", "Gemm") else 100
-        assert judge.sqnr(expected, found) > floor, case.op_type
+        assert oracle.sqnr(expected, found) > floor, case.op_type
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino", "qnn", "generic"])
@@ -210,7 +210,7 @@ def test_floats_of_16_bits_are_cast(weights: str, per_channel: bool) -> None:
     report = quantize_rs.quantize(model(case), None, weights=weights, per_channel=per_channel)
     written = report.model
     assert written is not None
-    judge.check(written)
+    oracle.check(written)
     expected = w.astype(HALVES[weights]).astype(np.float32)
     np.testing.assert_array_equal(floats(written), expected)
     graph = onnx.load_from_string(written).graph
@@ -221,9 +221,9 @@ def test_floats_of_16_bits_are_cast(weights: str, per_channel: bool) -> None:
     noise = 10 * np.log10((w.astype(np.float64) ** 2).sum() / squared(w, expected))
     assert value.sqnr_db == pytest.approx(noise, abs=1e-6)
     for optimized in (False, True):
-        found = judge.ort(written, feeds(case), optimized=optimized)
-        same = judge.ort(model(case._replace(weight=expected)), feeds(case), optimized=optimized)
-        assert judge.sqnr(same, found) > 120
+        found = oracle.ort(written, feeds(case), optimized=optimized)
+        same = oracle.ort(model(case._replace(weight=expected)), feeds(case), optimized=optimized)
+        assert oracle.sqnr(same, found) > 120
 
 
 @pytest.mark.parametrize("name", ["fp16", "half", "bf16"])
@@ -297,8 +297,8 @@ def test_a_name_goes_before_a_pattern_that_before_an_operator_that_before_all(of
         }
         assert report.model is not None
         inputs = {"x0": np.ones((2, 16), np.float32)}
-        expected = judge.reference(report.model, inputs)
-        assert judge.sqnr(expected, judge.ort(report.model, inputs, optimized=False)) > 90
+        expected = oracle.reference(report.model, inputs)
+        assert oracle.sqnr(expected, oracle.ort(report.model, inputs, optimized=False)) > 90
 
 
 def test_an_operator_or_a_pattern_can_be_left_float() -> None:
@@ -331,7 +331,7 @@ def test_what_has_the_type_that_is_asked_for_stays() -> None:
     assert written is not None
     expected = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float16)
     np.testing.assert_array_equal(floats(written), expected)
-    judge.ort(written, {"x": np.ones((2, 8), np.float16)})
+    oracle.ort(written, {"x": np.ones((2, 8), np.float16)})
 
 
 def _in_blocks(w: Floats, axis: int, size: int, levels: int) -> Floats:
@@ -386,7 +386,7 @@ def test_weights_of_every_shape_are_cut_into_blocks(name: str, weights: str) -> 
     )
     written = report.model
     assert written is not None
-    judge.check(written)
+    oracle.check(written)
     expected = _in_blocks(case.weight.reshape(shape), axis, 16, levels)
     found = floats(written)
     assert found.shape == case.weight.shape
@@ -395,10 +395,10 @@ def test_weights_of_every_shape_are_cut_into_blocks(name: str, weights: str) -> 
     scales = list(shape)
     scales[axis] = -(-scales[axis] // 16)
     assert constant(written, "W_scale").shape == tuple(scales)
-    same = judge.reference(model(case._replace(weight=found)), feeds(case))
-    assert judge.sqnr(same, judge.ort(written, feeds(case), optimized=False)) > 100
+    same = oracle.reference(model(case._replace(weight=found)), feeds(case))
+    assert oracle.sqnr(same, oracle.ort(written, feeds(case), optimized=False)) > 100
     # Optimized, MatMulNBits takes what it multiplies in 8 bits.
-    assert judge.sqnr(same, judge.ort(written, feeds(case))) > 30
+    assert oracle.sqnr(same, oracle.ort(written, feeds(case))) > 30
 
 
 def test_a_block_of_few_elements_is_not_cut() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import (
     AttributeProto,
@@ -307,17 +307,17 @@ def test_what_is_inlined_computes_the_same(name: str) -> None:
     case = (CASES | KEPT)[name]
     model = case.model()
     if case.checked:
-        judge.check(model)
+        oracle.check(model)
     report = quantize_rs.optimize(model, passes=["inline_functions"])
     assert [step.name for step in report.steps] == ["inline_functions"]
     assert report.model is not None
-    judge.check(report.model)
+    oracle.check(report.model)
     proto = onnx.load_from_string(report.model)
     assert not proto.functions
     feeds = {"x": normal(3, 8)}
     for one, other in zip(
-        judge.ort(model, feeds, optimized=False),
-        judge.ort(report.model, feeds, optimized=False),
+        oracle.ort(model, feeds, optimized=False),
+        oracle.ort(report.model, feeds, optimized=False),
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
@@ -332,7 +332,7 @@ def test_weights_in_functions_are_quantized(name: str) -> None:
     assert report.model is not None
     assert held(onnx.load_from_string(report.model)) == CASES[name].weights
     feeds = {"x": normal(3, 8)}
-    assert judge.sqnr(judge.ort(model, feeds), judge.ort(report.model, feeds)) > 25
+    assert oracle.sqnr(oracle.ort(model, feeds), oracle.ort(report.model, feeds)) > 25
     left = quantize_rs.quantize(model, None, symmetric=True, optimize=False)
     assert any("`inline_functions`" in warning for warning in left.warnings)
 
@@ -362,7 +362,7 @@ def test_what_comes_in_may_be_handed_out() -> None:
     report = quantize_rs.optimize(Case(nodes, [through], W).model())
     assert report.model is not None
     x = normal(3, 8)
-    (found,) = judge.ort(report.model, {"x": x})
+    (found,) = oracle.ort(report.model, {"x": x})
     np.testing.assert_allclose(found, x @ W["w"] + x, rtol=1e-5, atol=1e-5)
 
 
@@ -377,8 +377,8 @@ def test_an_older_function_is_converted() -> None:
     x = normal(3, 8)
     for report in (quantize_rs.optimize(model), quantize_rs.quantize(model, None)):
         assert report.model is not None
-        (found,) = judge.ort(report.model, {"x": x})
-        assert judge.sqnr([x @ W["w"]], [found]) > 25
+        (found,) = oracle.ort(report.model, {"x": x})
+        assert oracle.sqnr([x @ W["w"]], [found]) > 25
 
 
 def test_overloads_are_distinguished() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import ml_dtypes
 import numpy as np
 import onnx
+import oracle
 import pytest
 from half_models import (
     HALF,
@@ -80,10 +80,10 @@ def near(
 ) -> None:
     """Outputs are of the types they were of, and near what they were."""
     feeds = feeds or samples(model, 1)[0]
-    wanted, found = judge.ort(model.SerializeToString(), feeds), judge.ort(quantized, feeds)
+    wanted, found = oracle.ort(model.SerializeToString(), feeds), oracle.ort(quantized, feeds)
     for one, other in zip(wanted, found, strict=True):
         assert one.dtype == other.dtype
-        assert judge.sqnr([one], [other]) > least
+        assert oracle.sqnr([one], [other]) > least
 
 
 @pytest.mark.parametrize(("build", "kernels", "engine"), RUNS)
@@ -96,9 +96,9 @@ def test_products_of_float16_run_on_integers(
         model, out, given, engine=engine, method="minmax"
     )
     assert "widen_floats" in [step.name for step in report.steps]
-    judge.check(out)
+    oracle.check(out)
     assert types(onnx.load(out)) == types(model)
-    found = judge.kernels(out)
+    found = oracle.kernels(out)
     assert {kernel: found[kernel] for kernel in kernels} == kernels
     # One that was seen: the ranges of so few numbers end where others go on.
     near(model, out, feeds=given[0])
@@ -106,25 +106,25 @@ def test_products_of_float16_run_on_integers(
     assert validation, validation
 
 
-@pytest.mark.parametrize("wishes", [{}, {"excluded_layers": ["w2"]}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"excluded_layers": ["w2"]}], ids=str)
 def test_what_comes_of_float16_is_what_comes_of_float32(
-    wishes: dict[str, Any], tmp_path: Path
+    options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Smoothing, corrected biases and wishes by the name of a weight included."""
+    """Smoothing, corrected biases and options by the name of a weight included."""
     model = plain_net()
     twin, given = single(model), samples(model, 32)
     wide = [{name: array.astype(np.float32) for name, array in sample.items()} for sample in given]
-    ours = quantize_rs.quantize_with_calibration(model, tmp_path / "h.onnx", given, **wishes)
-    theirs = quantize_rs.quantize_with_calibration(twin, tmp_path / "s.onnx", wide, **wishes)
+    ours = quantize_rs.quantize_with_calibration(model, tmp_path / "h.onnx", given, **options)
+    theirs = quantize_rs.quantize_with_calibration(twin, tmp_path / "s.onnx", wide, **options)
     assert ours.corrected_biases == theirs.corrected_biases > 0
     smoothed = "smoothed 1 values"
     assert smoothed in " ".join(theirs.notes)
     assert smoothed in " ".join(ours.notes)
     x = samples(model, 1)[0]
-    expected = judge.ort(tmp_path / "s.onnx", {"x": x["x"].astype(np.float32)})
-    found = [array.astype(np.float32) for array in judge.ort(tmp_path / "h.onnx", x)]
+    expected = oracle.ort(tmp_path / "s.onnx", {"x": x["x"].astype(np.float32)})
+    found = [array.astype(np.float32) for array in oracle.ort(tmp_path / "h.onnx", x)]
     # One rounding to float16, which is what comes out.
-    assert judge.sqnr(expected, found) > 60
+    assert oracle.sqnr(expected, found) > 60
 
 
 def test_what_stays_float_takes_two_bytes_as_before(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_half_floats_that_stay_give_a_warning(dtype: Any, mend: str, tmp_path: P
 def test_dynamic_products_of_float16(build: Callable[[], ModelProto], tmp_path: Path) -> None:
     model, out = build(), tmp_path / "q.onnx"
     quantize_rs.quantize(model, out, output_format="dynamic")
-    found = judge.kernels(out)
+    found = oracle.kernels(out)
     assert found["DynamicQuantizeLinear"] + found["DynamicQuantizeMatMul"] >= 1, found
     near(model, out)
 
@@ -190,7 +190,7 @@ def test_optimizing_leaves_float16_alone_unless_asked(tmp_path: Path) -> None:
     model = exported_block()
     for passes in (None, ["widen_floats"]):
         quantize_rs.optimize(model, tmp_path / "o.onnx", passes=passes)
-        judge.check(tmp_path / "o.onnx")
+        oracle.check(tmp_path / "o.onnx")
         near(model, tmp_path / "o.onnx", 55)
         nodes = onnx.load(tmp_path / "o.onnx").graph.node
         assert (nodes[0].op_type == "Cast") == (passes is not None)
@@ -233,9 +233,9 @@ def test_bfloat16_is_widened_too(tmp_path: Path) -> None:
     model = made(nodes, {"w": weight}, *ends)
     quantize_rs.quantize_with_calibration(model, tmp_path / "q.onnx", samples(model, 64))
     (x,) = samples(model, 1)
-    (found,) = judge.ort(tmp_path / "q.onnx", x)
-    assert judge.sqnr([x["x"] @ weight.astype(np.float32)], [found]) > 30
-    assert judge.kernels(tmp_path / "q.onnx")["MatMulIntegerToFloat"] == 1
+    (found,) = oracle.ort(tmp_path / "q.onnx", x)
+    assert oracle.sqnr([x["x"] @ weight.astype(np.float32)], [found]) > 30
+    assert oracle.kernels(tmp_path / "q.onnx")["MatMulIntegerToFloat"] == 1
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16], ids=str)
@@ -251,10 +251,10 @@ def test_factors_of_a_product_of_16_bits_are_in_its_weight(dtype: Any, tmp_path:
     model = made(nodes, {"w": weight, "b": bias}, *ends)
     quantize_rs.quantize_with_calibration(model, tmp_path / "q.onnx", samples(model, 64))
     (x,) = samples(model, 1)
-    (found,) = judge.ort(tmp_path / "q.onnx", x)
+    (found,) = oracle.ort(tmp_path / "q.onnx", x)
     expected = 0.3 * (x["x"] @ weight.astype(np.float32)) + 1.7 * bias.astype(np.float32)
-    assert judge.sqnr([expected], [found]) > 30
-    assert judge.kernels(tmp_path / "q.onnx")["QGemm"] == 1
+    assert oracle.sqnr([expected], [found]) > 30
+    assert oracle.kernels(tmp_path / "q.onnx")["QGemm"] == 1
 
 
 def test_methods_are_evaluated_by_outputs_of_float16() -> None:
@@ -331,7 +331,7 @@ def test_what_is_rounded_between_two_products_is_not(tmp_path: Path) -> None:
     model, out = made(nodes, weights, *ends), tmp_path / "q.onnx"
     quantize_rs.quantize_with_calibration(model, out, samples(model, 16))
     near(model, out)
-    kernels = judge.kernels(out)
+    kernels = oracle.kernels(out)
     assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] == 2
     assert not kernels["Cast"]
 
@@ -400,7 +400,7 @@ def test_bits_that_are_read_as_others_stay_16() -> None:
     (bits,) = [each for each in graph.node if each.op_type == "BitCast"]
     (before,) = [each for each in graph.node if bits.input[0] in each.output]
     assert (before.op_type, before.attribute[0].i) == ("Cast", HALF)
-    judge.check(widened)
+    oracle.check(widened)
 
 
 def marked(name: str, sample: dict[str, np.ndarray]) -> None:
@@ -430,12 +430,12 @@ def test_what_a_rounding_makes_another_number_is_rounded(
     quantize_rs.quantize_with_calibration(
         model, out, given, optimize=optimize, engine="onnxruntime", method="minmax"
     )
-    kernels = judge.kernels(out)
+    kernels = oracle.kernels(out)
     assert kernels["QLinearMatMul"] + kernels["MatMulIntegerToFloat"] >= 1
     with np.errstate(over="ignore", invalid="ignore"):
         expected = ReferenceEvaluator(model).run(None, given[0])
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(out, given[0], optimized=optimized)) > 30
+        assert oracle.sqnr(expected, oracle.ort(out, given[0], optimized=optimized)) > 30
 
 
 @pytest.mark.parametrize("operator", ["MultiHeadAttention", "SimplifiedLayerNormalization"])
@@ -461,7 +461,7 @@ def test_products_behind_operators_of_onnx_runtime(operator: str, tmp_path: Path
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
     model, out = helper.make_model(graph, opset_imports=opsets, ir_version=10), tmp_path / "q.onnx"
     quantize_rs.quantize_with_calibration(model, out, samples(model, 16), engine="onnxruntime")
-    assert judge.kernels(out)["MatMulIntegerToFloat"] == 1
+    assert oracle.kernels(out)["MatMulIntegerToFloat"] == 1
     near(model, out)
 
 
@@ -481,4 +481,4 @@ def test_a_sparse_constant_is_not_looked_at(inputs: str, tmp_path: Path) -> None
     given = samples(model, 8)
     quantize_rs.quantize_with_calibration(model, out / "q.onnx", given, engine="onnxruntime")
     near(model, out / "q.onnx")
-    assert judge.kernels(out / "q.onnx")["MatMulIntegerToFloat"] == 1
+    assert oracle.kernels(out / "q.onnx")["MatMulIntegerToFloat"] == 1

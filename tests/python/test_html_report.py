@@ -9,9 +9,9 @@ import re
 from html.parser import HTMLParser
 from pathlib import Path
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -121,14 +121,14 @@ def test_the_html_report_loads_nothing_and_runs_its_own_script_only(report: Repo
 
 
 def test_names_out_of_a_file_are_text() -> None:
-    proto = onnx.load(judge.model("conv2d_relu"))
+    proto = onnx.load(oracle.model("conv2d_relu"))
     (weight,) = (node.input[1] for node in proto.graph.node if node.op_type == "Conv")
     for tensor in proto.graph.initializer:
         tensor.name = tensor.name.replace(weight, NASTY)
     for node in proto.graph.node:
         node.input[:] = [NASTY if name == weight else name for name in node.input]
         node.name = NASTY
-    plain = quantize_rs.quantize(judge.model("conv2d_relu").read_bytes(), None)
+    plain = quantize_rs.quantize(oracle.model("conv2d_relu").read_bytes(), None)
     text = quantize_rs.quantize(proto, None).html()
     page = Page(text)
     assert "<img" not in text
@@ -136,7 +136,7 @@ def test_names_out_of_a_file_are_text() -> None:
     ranking = quantize_rs.sensitivity(proto)
     assert "<img" not in ranking.html()
     assert NASTY.replace("\x01", "\ufffd") in [row[0] for row in Page(ranking.html()).rows if row]
-    errors = quantize_rs.layer_errors(proto, proto, [judge.feeds("conv2d_relu")], engine="tract")
+    errors = quantize_rs.layer_errors(proto, proto, [oracle.feeds("conv2d_relu")], engine="tract")
     assert "<img" not in errors.html()
     # Tag by tag the page of the model with honest names.
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in Page(plain.html()).tags]
@@ -211,14 +211,14 @@ def test_an_html_report_has_a_section_for_each_result(
 
 
 def test_non_finite_numbers_are_shown_as_words() -> None:
-    proto = onnx.load(judge.model("constant_weight"))
+    proto = onnx.load(oracle.model("constant_weight"))
     report = quantize_rs.quantize(proto, None, symmetric=True)
     assert report.model is not None
-    errors = quantize_rs.layer_errors(proto, proto, [judge.feeds("constant_weight")])
+    errors = quantize_rs.layer_errors(proto, proto, [oracle.feeds("constant_weight")])
     assert {value.own.sqnr_db for value in errors.values} == {math.inf}
     page = Page(errors.html())
     assert all(row[4] == row[5] == "exact" for row in page.rows if row)
-    ranking = quantize_rs.sensitivity(proto, [judge.feeds("constant_weight")])
+    ranking = quantize_rs.sensitivity(proto, [oracle.feeds("constant_weight")])
     rows = [row for row in Page(ranking.html()).rows if row]
     for row, layer in zip(rows, ranking.layers, strict=True):
         exact = math.isinf(layer.score)

@@ -10,13 +10,13 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
+from image_data import FILTERS, GOOD, MEAN, STD, Array, conv, resized, sample_image
 from onnx import TensorProto
-from pictures import FILTERS, GOOD, MEAN, STD, Array, conv, photo, resized
 from PIL import Image, ImageOps
 
 import quantize_rs
@@ -44,7 +44,7 @@ def test_images_are_resized_as_pillow_does_it(tmp_path: Path, resize: str, noise
     path = tmp_path / "a.png"
     rng = np.random.default_rng(1)
     for width, height in [(64, 48), (37, 91), (320, 200), (20, 15), (1, 9)]:
-        image = photo(width, height)
+        image = sample_image(width, height)
         if noise:
             image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
         image.save(path)
@@ -58,12 +58,12 @@ def test_images_are_resized_as_pillow_does_it(tmp_path: Path, resize: str, noise
                 assert np.abs(found[0] - at_once).max() <= 1
 
 
-def test_the_recipe_of_imagenet(photos: Path) -> None:
-    folder = ImageFolder(photos, mean=MEAN, std=STD, crop=36)
+def test_the_recipe_of_imagenet(image_folder: Path) -> None:
+    folder = ImageFolder(image_folder, mean=MEAN, std=STD, crop=36)
     found = fed(folder, ["n", 3, 32, 32])
     assert len(found) == 40
     for number, array in enumerate(found):
-        image = photo(40 + number, 60 - number, number)
+        image = sample_image(40 + number, 60 - number, number)
         width, height = image.size
         # torchvision's Resize(36), CenterCrop(32), ToTensor(), Normalize(MEAN, STD)
         if width <= height:
@@ -79,7 +79,7 @@ def test_the_recipe_of_imagenet(photos: Path) -> None:
 
 
 def test_numbers_are_those_of_numpy_to_the_last_bit(tmp_path: Path) -> None:
-    image = photo(64, 48)
+    image = sample_image(64, 48)
     image.save(tmp_path / "a.png")
     rgb = np.asarray(image)
     cases: list[tuple[dict[str, Any], Array]] = [
@@ -100,26 +100,29 @@ def test_numbers_are_those_of_numpy_to_the_last_bit(tmp_path: Path) -> None:
         np.testing.assert_array_equal(first[0], expected.transpose(2, 0, 1))
 
 
-def test_layout_and_size_are_those_of_the_model_or_what_is_asked_for(photos: Path) -> None:
-    assert fed(ImageFolder(photos), ["n", 3, 20, 30])[0].shape == (1, 3, 20, 30)
-    assert fed(ImageFolder(photos), ["n", 20, 30, 1])[0].shape == (1, 20, 30, 1)
-    assert fed(ImageFolder(photos, size=8), [4, 3, "h", "w"])[9].shape == (4, 3, 8, 8)
-    assert fed(ImageFolder(photos, (8, 9), layout="nchw"), [1, 3, "h", "w"])[0].shape[2:] == (8, 9)
+def test_layout_and_size_are_those_of_the_model_or_what_is_asked_for(image_folder: Path) -> None:
+    assert fed(ImageFolder(image_folder), ["n", 3, 20, 30])[0].shape == (1, 3, 20, 30)
+    assert fed(ImageFolder(image_folder), ["n", 20, 30, 1])[0].shape == (1, 20, 30, 1)
+    assert fed(ImageFolder(image_folder, size=8), [4, 3, "h", "w"])[9].shape == (4, 3, 8, 8)
+    assert fed(ImageFolder(image_folder, (8, 9), layout="nchw"), [1, 3, "h", "w"])[0].shape[2:] == (
+        8,
+        9,
+    )
     with pytest.raises(CalibrationError, match=r"float32 \[1, 3, \?, \?\]: .* set the size"):
-        fed(ImageFolder(photos), [1, 3, "h", "w"])
+        fed(ImageFolder(image_folder), [1, 3, "h", "w"])
     with pytest.raises(CalibrationError, match=r"images of size \[8, 9\] do not fit"):
-        fed(ImageFolder(photos, size=(8, 9)), [1, 3, 9, "w"])
+        fed(ImageFolder(image_folder, size=(8, 9)), [1, 3, 9, "w"])
     with pytest.raises(CalibrationError, match="a crop of 8 is too small"):
-        fed(ImageFolder(photos, crop=8), [1, 3, 9, 7])
+        fed(ImageFolder(image_folder, crop=8), [1, 3, 9, 7])
     with pytest.raises(
         CalibrationError, match="takes 3 images at a time, there are 40: 1 are left"
     ):
-        fed(ImageFolder(photos), [3, 3, 9, 7])
-    assert len(fed(ImageFolder(photos, limit=39), [3, 3, 9, 7])) == 13
+        fed(ImageFolder(image_folder), [3, 3, 9, 7])
+    assert len(fed(ImageFolder(image_folder, limit=39), [3, 3, 9, 7])) == 13
 
 
 def test_integers_get_the_pixels(tmp_path: Path) -> None:
-    image = photo(64, 48)
+    image = sample_image(64, 48)
     image.save(tmp_path / "a.png")
     (found,) = fed(ImageFolder(tmp_path), [1, 48, 64, 3], TensorProto.UINT8)
     assert found.dtype == np.uint8
@@ -147,7 +150,7 @@ def test_jpeg_is_decoded_as_pillow_does_it(
     tmp_path: Path, options: dict[str, Any], most: int, mean: float, size: tuple[int, int]
 ) -> None:
     path = tmp_path / "a.jpg"
-    photo(*size).save(path, **options)
+    sample_image(*size).save(path, **options)
     with Image.open(path) as image:
         expected = np.asarray(image).astype(np.float32)
         grey = np.asarray(image.convert("L")).astype(np.float32)
@@ -164,7 +167,7 @@ def test_jpeg_is_decoded_as_pillow_does_it(
 def test_jpegs_in_grey_and_cmyk(tmp_path: Path) -> None:
     for mode in ("L", "CMYK"):
         path = tmp_path / f"{mode}.jpg"
-        photo(64, 48).convert(mode).save(path)
+        sample_image(64, 48).convert(mode).save(path)
         with Image.open(path) as image:
             assert image.mode == mode
             assert np.abs(pixels(path) - np.asarray(image.convert("RGB"))).max() <= 2
@@ -176,7 +179,7 @@ def test_images_stand_upright(tmp_path: Path, orientation: int, extension: str) 
     path = tmp_path / f"a.{extension}"
     exif = Image.Exif()
     exif[0x0112] = orientation
-    photo(64, 48).save(path, exif=exif)
+    sample_image(64, 48).save(path, exif=exif)
     with Image.open(path) as image:
         expected = np.asarray(ImageOps.exif_transpose(image)).astype(np.float32)
     assert np.abs(pixels(path) - expected).max() <= (0 if extension == "png" else 6)
@@ -185,9 +188,9 @@ def test_images_stand_upright(tmp_path: Path, orientation: int, extension: str) 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA"])
 def test_every_mode_becomes_what_pillow_converts_it_to(tmp_path: Path, mode: str) -> None:
     path = tmp_path / "a.png"
-    image = photo(64, 48).convert(mode)
+    image = sample_image(64, 48).convert(mode)
     if mode.endswith("A"):
-        image.putalpha(photo(64, 48, 1).convert("L"))
+        image.putalpha(sample_image(64, 48, 1).convert("L"))
     image.save(path)
     with Image.open(path) as image:
         assert image.mode == mode
@@ -227,23 +230,23 @@ def test_of_16_bits_the_upper_8_count(tmp_path: Path) -> None:
     np.testing.assert_array_equal(pixels(path), grey)
 
 
-def test_photos_calibrate_as_the_array_that_they_become(photos: Path) -> None:
+def test_images_calibrate_as_the_array_that_they_become(image_folder: Path) -> None:
     plan = quantize_rs.open(conv(["n", 3, 32, 32])).plan(activations="uint8")
-    arrays = np.concatenate(fed(ImageFolder(photos), ["n", 3, 32, 32]))
+    arrays = np.concatenate(fed(ImageFolder(image_folder), ["n", 3, 32, 32]))
     assert arrays.shape == (40, 3, 32, 32)
     expected = plan.calibrate(arrays)
     for samples in (
-        photos,
-        str(photos),
-        photos / "*.png",
-        f"{photos}/**",
-        ImageFolder(photos),
+        image_folder,
+        str(image_folder),
+        image_folder / "*.png",
+        f"{image_folder}/**",
+        ImageFolder(image_folder),
         [array[None] for array in arrays],
     ):
         assert plan.calibrate(samples) == expected
-    assert plan.calibrate(ImageFolder(photos, limit=7)) == plan.calibrate(arrays[:7])
-    assert plan.calibrate(ImageFolder(photos, limit=7), limit=5).samples == 5
-    report = quantize_rs.quantize_with_calibration(conv(["n", 3, 32, 32]), None, photos)
+    assert plan.calibrate(ImageFolder(image_folder, limit=7)) == plan.calibrate(arrays[:7])
+    assert plan.calibrate(ImageFolder(image_folder, limit=7), limit=5).samples == 5
+    report = quantize_rs.quantize_with_calibration(conv(["n", 3, 32, 32]), None, image_folder)
     assert report.samples == 40
 
 
@@ -268,55 +271,57 @@ def test_photos_calibrate_as_the_array_that_they_become(photos: Path) -> None:
 )
 def test_options_that_cannot_be_are_refused_at_once(options: dict[str, Any], option: str) -> None:
     with pytest.raises(OptionError) as caught:
-        ImageFolder("photos", **options)
+        ImageFolder("images", **options)
     assert caught.value.option == option
     assert str(caught.value).startswith(option)
 
 
 def test_a_folder_is_a_value() -> None:
-    folder = ImageFolder("photos", 224, [0.5], 0.5)
-    assert folder == ImageFolder("photos", size=(224, 224), mean=0.5, std=(0.5,))
-    assert len({folder, ImageFolder("photos", (224, 224), 0.5, 0.5)}) == 1
-    assert repr(folder).startswith("ImageFolder(path='photos', size=(224, 224), mean=(0.5,)")
+    folder = ImageFolder("images", 224, [0.5], 0.5)
+    assert folder == ImageFolder("images", size=(224, 224), mean=0.5, std=(0.5,))
+    assert len({folder, ImageFolder("images", (224, 224), 0.5, 0.5)}) == 1
+    assert repr(folder).startswith("ImageFolder(path='images', size=(224, 224), mean=(0.5,)")
     with pytest.raises(AttributeError):
         folder.crop = 3  # type: ignore[misc]
 
 
-def test_a_broken_photo_is_named(photos: Path) -> None:
+def test_a_broken_image_is_named(image_folder: Path) -> None:
     plan = quantize_rs.open(conv(["n", 3, 32, 32])).plan(activations="uint8")
-    broken = photos / "07.png"
+    broken = image_folder / "07.png"
     broken.write_bytes(broken.read_bytes()[:500])
     with pytest.raises(CalibrationError, match=r"cannot decode the PNG image.*07\.png") as caught:
-        plan.calibrate(photos)
+        plan.calibrate(image_folder)
     assert caught.value.sample == 7
     assert caught.value.value == str(broken)
     broken.unlink()
-    (photos / "labels.csv").write_text("no image")
-    assert plan.calibrate(photos).samples == 39
+    (image_folder / "labels.csv").write_text("no image")
+    assert plan.calibrate(image_folder).samples == 39
 
 
-def test_where_there_are_no_photos(photos: Path) -> None:
+def test_where_there_are_no_images(image_folder: Path) -> None:
     plan = quantize_rs.open(conv(["n", 3, 32, 32])).plan(activations="uint8")
     with pytest.raises(FileNotFoundError):
         plan.calibrate(ImageFolder("nowhere"))
     with pytest.raises(CalibrationError, match=r"there is no \.jpg, \.jpeg, \.png \(`.*webp`\)"):
-        plan.calibrate(f"{photos}/*.webp")
+        plan.calibrate(f"{image_folder}/*.webp")
     with pytest.raises(CalibrationError, match=r"has folders and no images, `.*\*\*` includes all"):
-        plan.calibrate(photos.parent)
+        plan.calibrate(image_folder.parent)
     with pytest.raises(CalibrationError, match="the model has 2"):
-        quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8").calibrate(photos)
+        quantize_rs.open(oracle.model("two_inputs")).plan(activations="uint8").calibrate(
+            image_folder
+        )
 
 
-def test_feeds_are_read_when_they_are_asked_for(photos: Path) -> None:
+def test_feeds_are_read_when_they_are_asked_for(image_folder: Path) -> None:
     model: Model = quantize_rs.open(conv(["n", 3, 32, 32]))
-    (photos / "01.png").write_bytes(b"")
-    feeds = ImageFolder(photos).feeds(model)
+    (image_folder / "01.png").write_bytes(b"")
+    feeds = ImageFolder(image_folder).feeds(model)
     assert next(feeds).keys() == {"x"}
     with pytest.raises(CalibrationError, match=r"01\.png"):
         next(feeds)
-    assert len(list(ImageFolder(photos).feeds(model, limit=1))) == 1
+    assert len(list(ImageFolder(image_folder).feeds(model, limit=1))) == 1
     # The bytes of a model do as well.
-    assert next(ImageFolder(photos).feeds(conv(["n", 3, 32, 32]))).keys() == {"x"}
+    assert next(ImageFolder(image_folder).feeds(conv(["n", 3, 32, 32]))).keys() == {"x"}
 
 
 def test_image_flags_apply_to_evaluation_images(
@@ -325,19 +330,19 @@ def test_image_flags_apply_to_evaluation_images(
     monkeypatch.chdir(tmp_path)
     onnx.save(conv(["n", 3, 8, 6]), "conv.onnx")
     np.save("data.npy", GOOD)
-    Path("photos").mkdir()
+    Path("images").mkdir()
     for number in range(3):
-        photo(12 + number, 9).save(f"photos/{number}.png")
+        sample_image(12 + number, 9).save(f"images/{number}.png")
     command = ["calibrate", "conv.onnx", "--data", "data.npy", "-o", "q.onnx", "--format", "json"]
 
     def answer(*flags: str) -> subprocess.CompletedProcess[str]:
         words = [sys.executable, "-m", "quantize_rs", *command, *flags]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
-    judged = answer("--verify", "photos", "--mean", "0.5", "--std", "0.25")
+    judged = answer("--verify", "images", "--mean", "0.5", "--std", "0.25")
     assert judged.returncode == 0, judged.stderr
     found = json.loads(judged.stdout)["verified"]
-    folder = quantize_rs.ImageFolder("photos", mean=0.5, std=0.25)
+    folder = quantize_rs.ImageFolder("images", mean=0.5, std=0.25)
     same = quantize_rs.quantize_with_calibration("conv.onnx", None, "data.npy", verify=folder)
     assert same.accuracy_control is not None
     assert (found["samples"], found["held_out"]) == (3, True)
@@ -347,17 +352,17 @@ def test_image_flags_apply_to_evaluation_images(
     assert "--mean is for images" in refused.stderr
 
 
-def test_the_command_makes_of_photos_what_python_makes_of_them(
-    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_makes_of_images_what_python_makes_of_them(
+    image_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = Path("model.onnx")
     onnx.save(conv(["n", 3, 32, 32]), str(model))
-    folder = ImageFolder(photos, mean=MEAN, std=STD, channel_order="BGR", crop=36)
+    folder = ImageFolder(image_folder, mean=MEAN, std=STD, channel_order="BGR", crop=36)
     expected = quantize_rs.quantize_with_calibration(model, None, folder, target="x86").model
     options = "--mean 0.485,0.456,0.406 --std 0.229,0.224,0.225 --channel-order bgr --crop 36"
     options += " --target x86"
-    for data in (photos, photos / "*.png"):
+    for data in (image_folder, image_folder / "*.png"):
         command = ["calibrate", str(model), "--data", str(data), "-o", "q.onnx", *options.split()]
         done = subprocess.run(
             [sys.executable, "-m", "quantize_rs", *command],

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
+from image_data import GOOD, Array, conv, resized
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import CalibrationDataReader
-from pictures import GOOD, Array, conv, resized
 from PIL import Image
 
 import quantize_rs
@@ -102,7 +102,7 @@ def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
 
 
 def test_arrays_without_names_are_not_guessed() -> None:
-    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
+    plan = quantize_rs.open(oracle.model("two_inputs")).plan(activations="uint8")
     for item in [(GOOD, GOOD), [GOOD, GOOD]]:
         with pytest.raises(
             CalibrationError,
@@ -188,7 +188,7 @@ def test_the_samples_of_a_list_are_counted_beforehand(
         assert set(limited) == {2}
 
 
-class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
+class ImageReader(CalibrationDataReader):  # type: ignore[misc]
     """As people write readers for onnxruntime's own tool."""
 
     def __init__(self, folder: Path, batch_size: int = 1, input_size: tuple[int, int] = (8, 6)):
@@ -216,10 +216,10 @@ class PhotoReader(CalibrationDataReader):  # type: ignore[misc]
 
 @pytest.mark.parametrize("batch_size", [1, 4])
 def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(
-    plan: Plan, photos: Path, batch_size: int
+    plan: Plan, image_folder: Path, batch_size: int
 ) -> None:
-    reader = PhotoReader(photos, batch_size)
-    expected = plan.calibrate(ImageFolder(photos))
+    reader = ImageReader(image_folder, batch_size)
+    expected = plan.calibrate(ImageFolder(image_folder))
     found = plan.calibrate(reader)
     assert found == expected
     assert found.samples == 40
@@ -229,15 +229,17 @@ def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(
     assert plan.calibrate(reader) == expected
 
 
-def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(plan: Plan, photos: Path) -> None:
-    class Failing(PhotoReader):
+def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(
+    plan: Plan, image_folder: Path
+) -> None:
+    class Failing(ImageReader):
         def preprocess(self, path: Path) -> Array:
             if self.index > 3:
                 raise OSError("the disk is on fire")
             return super().preprocess(path)
 
     with pytest.raises(OSError, match="the disk is on fire"):
-        plan.calibrate(Failing(photos))
+        plan.calibrate(Failing(image_folder))
 
     def samples() -> Iterator[Array]:
         yield GOOD[:1]
@@ -267,7 +269,7 @@ def calibrated(model: onnx.ModelProto, samples: list[dict[str, Array]], engine: 
     assert report.model is not None
     assert report.samples == len(samples), "an item is one sample"
     return min(
-        judge.sqnr(judge.ort(data, sample), judge.ort(report.model, sample))
+        oracle.sqnr(oracle.ort(data, sample), oracle.ort(report.model, sample))
         for sample in samples[:4]
     )
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -51,8 +51,8 @@ def test_a_bias_beside_a_dead_filter_leaves_room_for_the_sum(target: str, seed: 
     )
     assert report.model is not None
     for sample in samples[:16]:
-        (wanted,) = judge.ort(original, {"x": sample[None]})
-        (found,) = judge.ort(report.model, {"x": sample[None]})
+        (wanted,) = oracle.ort(original, {"x": sample[None]})
+        (found,) = oracle.ort(report.model, {"x": sample[None]})
         assert np.abs(found - wanted)[:, 3].max() < 0.1, "the sum wrapped around"
 
 
@@ -65,9 +65,9 @@ def test_zeros_beside_quiet_weights_stay_zeros(options: dict[str, int]) -> None:
     made = quantize_rs.quantize(original, None, **options).model  # type: ignore[arg-type]
     assert made is not None
     sample = {"x": floats(5, 64, seed=1)}
-    expected = judge.ort(original, sample)
+    expected = oracle.ort(original, sample)
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(made, sample, optimized=optimized)) > 40
+        assert oracle.sqnr(expected, oracle.ort(made, sample, optimized=optimized)) > 40
 
 
 @pytest.mark.parametrize("dtype", ["int8", "int4", "uint8", "float8e4m3fn"])
@@ -77,7 +77,7 @@ def test_a_weight_of_zeros_is_nothing_however_it_is_computed(dtype: str) -> None
     made = quantize_rs.quantize(original, None, weights=dtype).model
     assert made is not None
     for optimized in (True, False):
-        (found,) = judge.ort(made, {"x": floats(5, 64)}, optimized=optimized)
+        (found,) = oracle.ort(made, {"x": floats(5, 64)}, optimized=optimized)
         assert np.abs(found).max() < 1e-30
 
 
@@ -100,9 +100,9 @@ def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: 
     )
     assert report.model is not None
     sample = {"x": floats(1, 3, 6, 6, seed=3)}
-    expected = judge.ort(original, sample)
+    expected = oracle.ort(original, sample)
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+        assert oracle.sqnr(expected, oracle.ort(report.model, sample, optimized=optimized)) > 25
 
 
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
@@ -126,9 +126,9 @@ def test_a_float_bias_beside_a_dead_filter_is_held(
     )
     assert report.model is not None
     sample = {"x": floats(1, 3, 8, 8, seed=3)}
-    expected = judge.ort(original, sample)
+    expected = oracle.ort(original, sample)
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+        assert oracle.sqnr(expected, oracle.ort(report.model, sample, optimized=optimized)) > 25
 
 
 CARRIERS: dict[str, dict[str, object]] = {
@@ -172,9 +172,9 @@ def test_int8_that_is_only_moved_loads(
     # Only on x86 does ONNX Runtime refuse it otherwise.
     assert target == "tensorrt" or "m" in {v.name for v in report.values if v.quantized}
     sample = {"x": floats(1, 3, 6, 6, seed=3)}
-    expected = judge.ort(original, sample)
+    expected = oracle.ort(original, sample)
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+        assert oracle.sqnr(expected, oracle.ort(report.model, sample, optimized=optimized)) > 25
 
 
 @pytest.mark.parametrize("target", ["x86", "arm", "tensorrt", "qnn"])
@@ -194,9 +194,9 @@ def test_small_numbers_of_a_function_have_a_scale_of_their_own(target: str, op_t
     report = quantize_rs.quantize_with_calibration(original, None, floats(64, 8, 32), target=target)
     assert report.model is not None
     sample = {"x": floats(1, 8, 32, seed=7)}
-    expected = judge.ort(original, sample)
+    expected = oracle.ort(original, sample)
     for optimized in (True, False):
-        assert judge.sqnr(expected, judge.ort(report.model, sample, optimized=optimized)) > 25
+        assert oracle.sqnr(expected, oracle.ort(report.model, sample, optimized=optimized)) > 25
 
 
 @pytest.mark.parametrize("op_type", ["Sigmoid", "Tanh", "Softmax"])
@@ -237,10 +237,10 @@ def test_a_vector_in_blocks_runs(options: dict[str, Any], length: int, block_siz
     report = quantize_rs.quantize(source, None, block_size=block_size, **options)
     assert report.model is not None
     samples = {"x": floats(2, length, seed=1)}
-    expected = judge.ort(source, samples)
+    expected = oracle.ort(source, samples)
     for optimized in (False, True):
-        found = judge.ort(report.model, samples, optimized=optimized)
-        assert judge.sqnr(expected, found) > (15 if options == {"bits": 4} else 35)
+        found = oracle.ort(report.model, samples, optimized=optimized)
+        assert oracle.sqnr(expected, found) > (15 if options == {"bits": 4} else 35)
 
 
 def test_a_gemm_whose_bias_is_a_row_runs_on_integers() -> None:
@@ -254,7 +254,7 @@ def test_a_gemm_whose_bias_is_a_row_runs_on_integers() -> None:
     samples = [{"x": floats(3, 16, seed=seed)} for seed in range(40)]
     report = quantize_rs.quantize_with_calibration(source, None, samples, symmetric=True)
     assert report.model is not None
-    assert judge.kernels(report.model)["QGemm"] == 2
+    assert oracle.kernels(report.model)["QGemm"] == 2
     for optimized in (False, True):
-        found = judge.ort(report.model, samples[0], optimized=optimized)
-        assert judge.sqnr(judge.ort(source, samples[0]), found) > 30
+        found = oracle.ort(report.model, samples[0], optimized=optimized)
+        assert oracle.sqnr(oracle.ort(source, samples[0]), found) > 30

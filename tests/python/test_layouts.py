@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import judge
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from test_formats import BLOCKED, Case, Floats, constant, feeds, floats, model
@@ -49,7 +49,7 @@ def quantized(name: str, source: bytes, **options: Any) -> tuple[bytes, Report]:
     """The model with weights of a layout, and its report."""
     report = quantize_rs.quantize(source, None, weights=name, target="generic", **options)
     assert report.model is not None
-    judge.check(report.model)
+    oracle.check(report.model)
     return report.model, report
 
 
@@ -137,8 +137,8 @@ def test_what_is_written_is_what_numpy_and_the_reference_make_of_it(name: str, c
             least = min(squared(part, stored(layout, part, other)) for other in tried)
             assert squared(part, stored(layout, part, scale)) == pytest.approx(least, rel=1e-9)
 
-    expected = judge.reference(model(made._replace(weight=decoded)), feeds(made))
-    np.testing.assert_array_equal(judge.reference(written, feeds(made))[0], expected[0])
+    expected = oracle.reference(model(made._replace(weight=decoded)), feeds(made))
+    np.testing.assert_array_equal(oracle.reference(written, feeds(made))[0], expected[0])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
@@ -188,7 +188,7 @@ def test_weights_of_other_floats_are_dequantized_to_their_type(name: str, dtype:
     assert np.isfinite(back.astype(np.float64)).all()
     close = np.abs(back.astype(np.float64) - w.astype(np.float64))[:, 2:]
     assert close.max() < 0.7
-    judge.reference(written, {"x": np.zeros((2, 40), w.dtype)})
+    oracle.reference(written, {"x": np.zeros((2, 40), w.dtype)})
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import judge
 import numpy as np
 import numpy.typing as npt
+import oracle
 import pytest
 from onnx import helper, numpy_helper
 
@@ -37,8 +37,8 @@ def test_every_method_gives_a_model_that_still_reads_digits(
     )
     assert report.method == method
     assert report.model is not None
-    judge.check(report.model)
-    found = judge.ort(report.model, {"image": test["images"]})[0].argmax(1)
+    oracle.check(report.model)
+    found = oracle.ort(report.model, {"image": test["images"]})[0].argmax(1)
     # The float model gets 394 of 397 right; the mean of extremes clips too much to be exact.
     assert (found == test["labels"]).sum() >= (385 if method == "moving_average" else 393)
 
@@ -161,10 +161,10 @@ def test_auto_is_no_worse_than_any_method_on_new_images(
     digits: Path, plan: Plan, images: Path, comparison: MethodComparison
 ) -> None:
     test = {"image": np.load(digits.with_name("test.npz"))["images"]}
-    expected = judge.ort(digits, test)
+    expected = oracle.ort(digits, test)
 
     def decibels(ranges: Ranges) -> float:
-        return judge.sqnr(expected, judge.ort(plan.apply(ranges).to_bytes(), test))
+        return oracle.sqnr(expected, oracle.ort(plan.apply(ranges).to_bytes(), test))
 
     auto = decibels(plan.calibrate(images, method="auto"))
     for method, ranges in comparison.ranges.items():
@@ -226,10 +226,10 @@ def test_a_method_is_evaluated_by_its_quantized_model(
     # Sums of 7-bit weights do not saturate: the result is the same on any processor.
     plan = quantize_rs.open(digits).plan(activations="uint8", per_channel=True, target="x86-avx2")
     comparison = plan.compare_methods(sample, engine=engine)
-    expected = judge.ort(digits, {"image": sample})
+    expected = oracle.ort(digits, {"image": sample})
     for row in comparison.rows:
         made = plan.apply(comparison.ranges[row.method]).to_bytes()
-        found = judge.sqnr(expected, judge.ort(made, {"image": sample}))
+        found = oracle.sqnr(expected, oracle.ort(made, {"image": sample}))
         # tract computes what is dequantized in float, ONNX Runtime in integers.
         assert row.sqnr_db == pytest.approx(found, abs=0.01 if engine == "onnxruntime" else 1.5)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -56,11 +56,11 @@ ORT_FAILS_OPTIMIZED = {"opset18"}
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
 @pytest.mark.parametrize("rounding", [None, "nearest"], ids=["usual", "nearest"])
-@pytest.mark.parametrize("name", judge.FIXTURES)
+@pytest.mark.parametrize("name", oracle.FIXTURES)
 def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: Path) -> None:
     target = tmp_path / "q.onnx"
     report = quantize_rs.quantize(
-        judge.model(name), target, per_channel=per_channel, rounding=rounding
+        oracle.model(name), target, per_channel=per_channel, rounding=rounding
     )
     floor = LOWER.get(name, (WEIGHTS, BOTH))[0]
     if rounding is None and not per_channel:
@@ -70,13 +70,13 @@ def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: P
 
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
-@pytest.mark.parametrize("name", [n for n, said in judge.FIXTURES.items() if said["inputs"]])
+@pytest.mark.parametrize("name", [n for n, said in oracle.FIXTURES.items() if said["inputs"]])
 def test_activations(name: str, per_channel: bool, tmp_path: Path) -> None:
     target = tmp_path / "q.onnx"
-    samples = [judge.feeds(name)]
+    samples = [oracle.feeds(name)]
     try:
         report = quantize_rs.quantize_with_calibration(
-            judge.model(name), target, samples, per_channel=per_channel, symmetric=per_channel
+            oracle.model(name), target, samples, per_channel=per_channel, symmetric=per_channel
         )
     except CalibrationError as error:
         assert not target.exists()
@@ -86,33 +86,33 @@ def test_activations(name: str, per_channel: bool, tmp_path: Path) -> None:
 
 
 def _judge(name: str, report: Report, target: Path, floor: float) -> None:
-    said = judge.FIXTURES[name]
+    said = oracle.FIXTURES[name]
     if said["checked"]:
-        judge.check(target)
-    before, after = onnx.load(judge.model(name)), onnx.load(target)
+        oracle.check(target)
+    before, after = onnx.load(oracle.model(name)), onnx.load(target)
     # Before IR 4, constants stood among the inputs.
     constants = {tensor.name for tensor in before.graph.initializer if before.ir_version < 4}
     inputs_before = [info for info in before.graph.input if info.name not in constants]
     assert inputs_before == list(after.graph.input)
     assert list(before.graph.output) == list(after.graph.output)
     if not report.quantized:
-        assert target.read_bytes() == judge.model(name).read_bytes() or name == "external_data"
+        assert target.read_bytes() == oracle.model(name).read_bytes() or name == "external_data"
     if not said["runs"]:
         return
-    inputs = judge.feeds(name)
-    expected = judge.ort(judge.model(name), inputs)
+    inputs = oracle.feeds(name)
+    expected = oracle.ort(oracle.model(name), inputs)
     for optimized in (name not in ORT_FAILS_OPTIMIZED or not report.samples, False):
-        found = judge.ort(target, inputs, optimized=optimized)
+        found = oracle.ort(target, inputs, optimized=optimized)
         if said["finite"]:
-            assert judge.sqnr(expected, found) > floor
+            assert oracle.sqnr(expected, found) > floor
     # ONNX's own plain definition knows DequantizeLinear from opset 19 on, and no strings in bytes.
     if said["finite"] and said["opset"] >= 19 and "many_types" not in name:
-        assert judge.sqnr(judge.reference(target, inputs), found) > 60
+        assert oracle.sqnr(oracle.reference(target, inputs), found) > 60
 
 
 def _only_rounding(name: str, report: Report, target: Path) -> None:
     """The integers are beside their weights, and the model computes with what they stand for."""
-    before = onnx.load_from_string(judge.prepared(judge.model(name)))
+    before = onnx.load_from_string(oracle.prepared(oracle.model(name)))
     after = onnx.load(target)
     nodes = {node.output[0]: node for node in after.graph.node}
     constants = {tensor.name: tensor for tensor in after.graph.initializer}
@@ -138,12 +138,12 @@ def _only_rounding(name: str, report: Report, target: Path) -> None:
             assert (far <= scale.astype(np.float64) * 1.001).all()
             back = back.reshape(exact.shape).astype(exact.dtype)
         _put(before.graph, value.name, back, after.graph)
-    if judge.FIXTURES[name]["runs"] and judge.FIXTURES[name]["finite"]:
-        inputs = judge.feeds(name)
-        ideal = judge.ort(before.SerializeToString(), inputs, optimized=False)
-        found = judge.ort(target, inputs, optimized=False)
+    if oracle.FIXTURES[name]["runs"] and oracle.FIXTURES[name]["finite"]:
+        inputs = oracle.feeds(name)
+        ideal = oracle.ort(before.SerializeToString(), inputs, optimized=False)
+        found = oracle.ort(target, inputs, optimized=False)
         # The last bits of sums in another order; of float16, its last bit is at 66 dB.
-        assert judge.sqnr(ideal, found) > (100 if "fp16" not in name else 66)
+        assert oracle.sqnr(ideal, found) > (100 if "fp16" not in name else 66)
 
 
 def _put(graph: onnx.GraphProto, name: str, back: npt.NDArray[Any], after: onnx.GraphProto) -> None:
@@ -175,5 +175,5 @@ def _bodies(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
 
 def test_floors_are_worth_something() -> None:
     x = np.linspace(-1, 1, 100, dtype=np.float32)
-    assert judge.sqnr([x], [x]) == np.inf
-    assert judge.sqnr([x], [-x]) < 0
+    assert oracle.sqnr([x], [x]) == np.inf
+    assert oracle.sqnr([x], [-x]) < 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
 import onnxruntime
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -25,18 +25,18 @@ MOVING: dict[str, dict[str, Any]] = {
 def assert_near(model: onnx.ModelProto, way: str, ids: np.ndarray) -> None:
     """Let ONNX Runtime load what is made with one scale for all, and come near the model."""
     samples = [{"ids": each} for each in ids]
-    expected = judge.ort(model.SerializeToString(), samples[0])
+    expected = oracle.ort(model.SerializeToString(), samples[0])
     for symmetric in (True, False):
-        wishes: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
+        options: dict[str, Any] = {"per_channel": False, "symmetric": symmetric}
         if way == "static":
-            report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+            report = quantize_rs.quantize_with_calibration(model, None, samples, **options)
         else:
             output_format = "dynamic" if way == "dynamic" else "qdq"
-            report = quantize_rs.quantize(model, None, output_format=output_format, **wishes)
+            report = quantize_rs.quantize(model, None, output_format=output_format, **options)
         assert report.model is not None
         for optimized in (True, False):
-            found = judge.ort(report.model, samples[0], optimized=optimized)
-            assert judge.sqnr(expected, found) > 30
+            found = oracle.ort(report.model, samples[0], optimized=optimized)
+            assert oracle.sqnr(expected, found) > 30
 
 
 @pytest.mark.parametrize("way", ["weights", "static", "dynamic"])
@@ -117,7 +117,7 @@ def products() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "told"),
+    ("options", "told"),
     [
         ({"activations": "uint8"}, False),
         ({"activations": "int8"}, True),
@@ -126,19 +126,20 @@ def products() -> onnx.ModelProto:
     ],
     ids=str,
 )
-def test_int8_that_x86_cannot_load_is_a_warning(wishes: dict[str, Any], told: bool) -> None:
+def test_int8_that_x86_cannot_load_is_a_warning(options: dict[str, Any], told: bool) -> None:
     model, rng = products(), np.random.default_rng(14)
     samples = [{"x": rng.standard_normal((1, 6, 32)).astype(np.float32)} for _ in range(16)]
-    report = quantize_rs.quantize_with_calibration(model, None, samples, **wishes)
+    report = quantize_rs.quantize_with_calibration(model, None, samples, **options)
     said = [warning for warning in report.warnings if "session.qdqisint8allowed" in warning]
     assert bool(said) == told
     assert report.model is not None
     # What the warning says helps, and what it does not speak of needs no help.
-    options = onnxruntime.SessionOptions()
-    if wishes["activations"] == "int8":
-        options.add_session_config_entry("session.qdqisint8allowed", "1")
-    (found,) = onnxruntime.InferenceSession(report.model, options).run(None, samples[0])
-    assert judge.sqnr(judge.ort(model.SerializeToString(), samples[0]), [found]) > 30
+    session_options = onnxruntime.SessionOptions()
+    if options["activations"] == "int8":
+        session_options.add_session_config_entry("session.qdqisint8allowed", "1")
+    session = onnxruntime.InferenceSession(report.model, session_options)
+    (found,) = session.run(None, samples[0])
+    assert oracle.sqnr(oracle.ort(model.SerializeToString(), samples[0]), [found]) > 30
 
 
 @pytest.mark.parametrize("target", ["x86", "x86-avx2", "arm", "generic"])
@@ -172,7 +173,7 @@ def test_rows_that_are_moved_into_a_product_are_what_targets_take(
         model, None, samples, target=target, per_channel=per_channel
     )
     assert report.model is not None
-    expected = judge.ort(model.SerializeToString(), samples[0])
+    expected = oracle.ort(model.SerializeToString(), samples[0])
     for optimized in (True, False):
-        found = judge.ort(report.model, samples[0], optimized=optimized)
-        assert judge.sqnr(expected, found) > 28
+        found = oracle.ort(report.model, samples[0], optimized=optimized)
+        assert oracle.sqnr(expected, found) > 28

@@ -7,9 +7,9 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import defs, helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented  # noqa: A004
@@ -96,12 +96,12 @@ def _check(model: onnx.ModelProto, case: Case, made: list[Any]) -> None:
     onnx.checker.check_model(model)
 
 
-def _run(model: bytes, inputs: judge.Feeds) -> tuple[list[Any], float]:
+def _run(model: bytes, inputs: oracle.Feeds) -> tuple[list[Any], float]:
     """Run a model, and say how far off: ONNX Runtime 1.31 lacks kernels of some versions."""
     try:
-        return judge.ort(model, inputs, optimized=False), 0.0
+        return oracle.ort(model, inputs, optimized=False), 0.0
     except NotImplemented:
-        return judge.reference(model, inputs), 1e-6
+        return oracle.reference(model, inputs), 1e-6
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -177,8 +177,8 @@ def test_graphs_inside_nodes_are_converted_with_values_from_outside() -> None:
     for sign in (1, -1):
         x = sign * np.abs(np.random.default_rng(1).normal(size=(2, 3, 4))).astype(np.float32)
         feeds = {"x": x, "x0": x[..., 0]}
-        expected = judge.ort(before.SerializeToString(), feeds)
-        found = judge.ort(after.SerializeToString(), feeds)
+        expected = oracle.ort(before.SerializeToString(), feeds)
+        found = oracle.ort(after.SerializeToString(), feeds)
         np.testing.assert_array_equal(expected[0], found[0])
 
 
@@ -209,7 +209,7 @@ def test_functions_are_converted_from_their_own_version() -> None:
     assert after.functions[1] == before.functions[1]
     assert list(after.graph.node) == list(before.graph.node)
     x = np.random.default_rng(1).normal(size=(2, 3)).astype(np.float32)
-    found = judge.reference(after.SerializeToString(), {"x": x})
+    found = oracle.reference(after.SerializeToString(), {"x": x})
     np.testing.assert_allclose(found[0], x[:, None].mean(-1, keepdims=True), rtol=1e-6)
 
 
@@ -328,7 +328,7 @@ def test_the_first_models_of_all_are_converted() -> None:
     g = np.where(d < 0, d * channels, d).reshape(2, -1)
     after = _converted(before, 13)
     assert [info.name for info in after.graph.input] == ["x"]
-    found = judge.ort(after.SerializeToString(), {"x": x})
+    found = oracle.ort(after.SerializeToString(), {"x": x})
     np.testing.assert_array_equal(found[0], np.concatenate([g, g], 1))
 
 
@@ -346,8 +346,8 @@ def test_axes_and_types_follow_from_the_nodes_before() -> None:
     assert [n.op_type for n in after.graph.node] == ["Cast", "Conv", "Clip", "Softmax", "Cast"]
     assert [t.data_type for t in after.graph.initializer] == [10, 10]
     x = np.random.default_rng(4).normal(size=(2, 3, 4, 5)).astype(np.float32)
-    expected = judge.ort(before.SerializeToString(), {"x": x}, optimized=False)
-    found = judge.ort(after.SerializeToString(), {"x": x}, optimized=False)
+    expected = oracle.ort(before.SerializeToString(), {"x": x}, optimized=False)
+    found = oracle.ort(after.SerializeToString(), {"x": x}, optimized=False)
     # The last bit of sums in float32 of numbers below 1, which another kernel adds up.
     np.testing.assert_allclose(expected[0], found[0], 0, 2.0**-23)
 
@@ -360,7 +360,7 @@ def test_the_operator_set_of_the_result_may_be_asked_for(digits: Path, opset: in
     )
     assert quantize_rs.model_info(digits.with_name("o.onnx")).opset_version == opset
     assert [step.name for step in calibrated.steps] == ([f"opset 17 → {opset}"] * (opset > 17))
-    judge.ort(digits.with_name("o.onnx").read_bytes(), {"image": np.load(images)[:2]})
+    oracle.ort(digits.with_name("o.onnx").read_bytes(), {"image": np.load(images)[:2]})
     validated = quantize_rs.validate(digits, digits.with_name("o.onnx"))
     assert validated.passed, validated
 
@@ -378,18 +378,18 @@ def test_a_result_that_needs_a_newer_operator_set_is_refused(digits: Path) -> No
     assert not out.exists()
 
 
-@pytest.mark.parametrize("name", sorted(judge.FIXTURES))
+@pytest.mark.parametrize("name", sorted(oracle.FIXTURES))
 def test_every_fixture_means_the_same(name: str) -> None:
-    said = judge.FIXTURES[name]
+    said = oracle.FIXTURES[name]
     target = min(26, max(25, said["opset"]))
     if said["opset"] > target:
         return
-    done = quantize_rs.convert_opset(judge.model(name), opset=target)
+    done = quantize_rs.convert_opset(oracle.model(name), opset=target)
     assert done.model is not None
     if not said["runs"] or name == "external_data":
         return
-    inputs = judge.feeds(name)
-    before = judge.ort(judge.model(name), inputs, optimized=False)
-    after = judge.ort(done.model, inputs, optimized=False)
+    inputs = oracle.feeds(name)
+    before = oracle.ort(oracle.model(name), inputs, optimized=False)
+    after = oracle.ort(done.model, inputs, optimized=False)
     if said["finite"]:
-        assert judge.sqnr(before, after) > 120  # dB: the last bits of sums in another order
+        assert oracle.sqnr(before, after) > 120  # dB: the last bits of sums in another order

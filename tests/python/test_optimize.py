@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from odd import normal
 from onnx import TensorProto, helper, numpy_helper
@@ -28,10 +28,10 @@ def optimized(
     return onnx.load_from_string(report.model), report
 
 
-def equal(before: bytes, after: bytes, feeds: judge.Feeds, *, exactly: bool) -> None:
+def equal(before: bytes, after: bytes, feeds: oracle.Feeds, *, exactly: bool) -> None:
     for optimize in (False, True):
-        expected = judge.ort(before, feeds, optimized=optimize)
-        found = judge.ort(after, feeds, optimized=optimize)
+        expected = oracle.ort(before, feeds, optimized=optimize)
+        found = oracle.ort(after, feeds, optimized=optimize)
         for one, other in zip(expected, found, strict=True):
             assert one.dtype == other.dtype
             # Not optimized, nothing is rounded anew.
@@ -50,7 +50,7 @@ def test_a_pass_does_its_work(name: str) -> None:
     assert wanted in [step.name for step in report.steps]
     assert all(step.did for step in report.steps)
     assert len(proto.graph.node) == left == report.nodes_after
-    judge.check(proto.SerializeToString())
+    oracle.check(proto.SerializeToString())
     before = onnx.load_from_string(model)
     assert list(before.graph.input) == list(proto.graph.input)
     assert list(before.graph.output) == list(proto.graph.output)
@@ -111,8 +111,8 @@ def test_before_planning_channels_stay_as_even_as_they_were() -> None:
 
 def test_a_product_is_what_it_was_for_options() -> None:
     model = DONE["matmul_and_norm"][1].model()
-    for wishes in ({"op_types": ["MatMul"]}, {"layer_bits": {"MatMul": 8}}):
-        report = quantize_rs.quantize(model, None, **wishes)
+    for options in ({"op_types": ["MatMul"]}, {"layer_bits": {"MatMul": 8}}):
+        report = quantize_rs.quantize(model, None, **options)
         assert "fold_batch_norm" in [step.name for step in report.steps]
         assert [value.quantized for value in report.weights] == [True]
 
@@ -123,25 +123,25 @@ def test_a_weight_keeps_its_name_when_a_norm_is_folded() -> None:
     assert "relative rounding error of at most" in report.steps[0].did[0]
 
 
-@pytest.mark.parametrize("name", judge.FIXTURES)
+@pytest.mark.parametrize("name", oracle.FIXTURES)
 def test_fixtures_compute_what_they_did(name: str) -> None:
-    said = judge.FIXTURES[name]
-    proto, _ = optimized(judge.model(name))
+    said = oracle.FIXTURES[name]
+    proto, _ = optimized(oracle.model(name))
     after = proto.SerializeToString()
     assert quantize_rs.optimize(after).steps == ()
     if said["checked"]:
-        judge.check(after)
-    before = onnx.load(judge.model(name))
+        oracle.check(after)
+    before = onnx.load(oracle.model(name))
     constants = {tensor.name for tensor in before.graph.initializer if before.ir_version < 4}
     inputs = [value for value in before.graph.input if value.name not in constants]
     assert inputs == [value for value in proto.graph.input if value.name not in constants]
     assert list(before.graph.output) == list(proto.graph.output)
     if said["runs"] and said["finite"]:
-        feeds = judge.feeds(name)
+        feeds = oracle.feeds(name)
         for way in (True, False):
-            expected = judge.ort(judge.model(name), feeds, optimized=way)
-            found = judge.ort(after, feeds, optimized=way)
-            assert judge.sqnr(expected, found) > 120  # dB: the last bits of float32
+            expected = oracle.ort(oracle.model(name), feeds, optimized=way)
+            found = oracle.ort(after, feeds, optimized=way)
+            assert oracle.sqnr(expected, found) > 120  # dB: the last bits of float32
 
 
 def test_files_and_memory(digits: Path, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_every_pass_is_tried_and_written_down() -> None:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"excluded_layers": ["norm"]},
         {"excluded_layers": ["BatchNormalization"]},
@@ -199,7 +199,7 @@ def test_every_pass_is_tried_and_written_down() -> None:
     ],
     ids=str,
 )
-def test_what_was_folded_away_can_still_be_named(wishes: dict[str, Any]) -> None:
+def test_what_was_folded_away_can_still_be_named(options: dict[str, Any]) -> None:
     statistics = {name: np.abs(normal(6)) + 0.1 for name in ("scale", "bias", "mean", "var")}
     graph = helper.make_graph(
         [
@@ -215,11 +215,11 @@ def test_what_was_folded_away_can_still_be_named(wishes: dict[str, Any]) -> None
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    report = quantize_rs.quantize(model, None, **wishes)
-    (text,) = wishes["excluded_layers"]
+    report = quantize_rs.quantize(model, None, **options)
+    (text,) = options["excluded_layers"]
     assert any(text in warning and "folded" in warning for warning in report.warnings)
     assert [value.quantized for value in report.weights] == [True]
-    report = quantize_rs.quantize(model, None, optimize=False, **wishes)
+    report = quantize_rs.quantize(model, None, optimize=False, **options)
     assert not any("folded" in warning for warning in report.warnings)
     with pytest.raises(OptionError, match="nrom"):
         quantize_rs.quantize(model, None, excluded_layers=["nrom"])

@@ -57,9 +57,9 @@ def run(model: bytes, feeds: dict[str, Array], level: Any = LEVELS[1]) -> Array:
     return session.run(None, feeds)[0]
 
 
-def quantized(model: onnx.ModelProto, **wishes: Any) -> tuple[onnx.ModelProto, Any]:
+def quantized(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, Any]:
     """Quantize to bytes, in blocks of 16 unless something else is wished."""
-    asked: dict[str, Any] = {"output_format": "matmul_nbits", "block_size": BLOCK, **wishes}
+    asked: dict[str, Any] = {"output_format": "matmul_nbits", "block_size": BLOCK, **options}
     report = quantize_rs.quantize(model, None, **asked)
     assert report.model is not None
     return onnx.load_from_string(report.model), report
@@ -257,8 +257,8 @@ def test_products_of_float16_have_scales_of_float16(
     x = numbers((3, 40), 1).astype(H)
     node = helper.make_node("Gemm", ["x", "w", "c"], ["y"], alpha=0.5, beta=-2.0)
     model = model_of([node], stored, {"x": x}, float_type=TensorProto.FLOAT16)
-    wishes = {"bits": bits, "symmetric": symmetric, "weight_method": method}
-    result, report = quantized(model, optimize=False, **wishes)
+    options = {"bits": bits, "symmetric": symmetric, "weight_method": method}
+    result, report = quantized(model, optimize=False, **options)
     assert [n.op_type for n in result.graph.node].count("MatMulNBits") == 1
     found = constants(result)
     assert found["w_scale"].dtype == H
@@ -361,7 +361,7 @@ def test_a_function_of_the_name_is_not_taken_for_the_operator() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "option"),
+    ("options", "option"),
     [
         ({"bits": 16}, "weights"),
         ({"weights": "float8"}, "weights"),
@@ -377,16 +377,16 @@ def test_a_function_of_the_name_is_not_taken_for_the_operator() -> None:
         ({"output_format": "qdq", "accuracy_level": 4, "block_size": None}, "accuracy_level"),
     ],
 )
-def test_wishes_that_contradict_the_format_name_both(wishes: dict[str, Any], option: str) -> None:
+def test_options_that_contradict_the_format_name_both(options: dict[str, Any], option: str) -> None:
     model = model_of(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         {"w": numbers((32, 4))},
         {"x": numbers((2, 32))},
     )
     with pytest.raises(errors.OptionError) as refused:
-        quantized(model, **wishes)
+        quantized(model, **options)
     assert refused.value.option == option
-    if option != "output_format" and wishes.get("accuracy_level") != 5:
+    if option != "output_format" and options.get("accuracy_level") != 5:
         assert "output_format" in str(refused.value)
 
 

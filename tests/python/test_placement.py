@@ -6,9 +6,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -74,38 +74,38 @@ def integer_share(found: Counter[str]) -> float:
     return integer / (integer + sum(found[op_type] for op_type in FLOAT))
 
 
-def quantized(model: Any, data: Any, **wishes: Any) -> bytes:
+def quantized(model: Any, data: Any, **options: Any) -> bytes:
     """The model with weights and activations in 8 bits."""
-    report = quantize_rs.quantize_with_calibration(model, None, data, per_channel=True, **wishes)
+    report = quantize_rs.quantize_with_calibration(model, None, data, per_channel=True, **options)
     assert report.model is not None
     return report.model
 
 
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_matrix_products_run_on_integers(name: str) -> None:
-    found = judge.kernels(quantized(judge.model(name), [judge.feeds(name)]))
+    found = oracle.kernels(quantized(oracle.model(name), [oracle.feeds(name)]))
     assert integer_share(found) == 1, found
 
 
 def test_a_product_that_alone_is_asked_for_runs_on_integers_with_its_bias() -> None:
-    model, data = judge.model("matmul_2d"), [judge.feeds("matmul_2d")]
-    assert integer_share(judge.kernels(quantized(model, data, op_types=["MatMul"]))) == 1
+    model, data = oracle.model("matmul_2d"), [oracle.feeds("matmul_2d")]
+    assert integer_share(oracle.kernels(quantized(model, data, op_types=["MatMul"]))) == 1
 
 
 def test_what_joins_two_layers_runs_on_integers() -> None:
-    found = judge.kernels(quantized(judge.model("two_towers"), [judge.feeds("two_towers")]))
+    found = oracle.kernels(quantized(oracle.model("two_towers"), [oracle.feeds("two_towers")]))
     assert found["QLinearConcat"] == found["QLinearSigmoid"] == 1, found
 
 
 @pytest.mark.parametrize("name", PICTURES)
 def test_picture_networks_multiply_on_integers(name: str) -> None:
-    model = quantized(judge.model(name), [judge.feeds(name)])
-    found = judge.kernels(model)
+    model = quantized(oracle.model(name), [oracle.feeds(name)])
+    found = oracle.kernels(model)
     assert integer_share(found) >= 0.95, found
 
 
 def test_the_digits_network_runs_on_integers(digits: Path, images: Path) -> None:
-    found = judge.kernels(quantized(digits, images))
+    found = oracle.kernels(quantized(digits, images))
     assert integer_share(found) == 1, found
 
 
@@ -143,7 +143,7 @@ def test_one_narrow_convolution_in_twenty_stays_float_at_the_entry(
     convolutions: int, branches: bool, in_float: int
 ) -> None:
     images = np.random.default_rng(1).normal(0, 1, (4, 3, 16, 16)).astype(np.float32)
-    found = judge.kernels(quantized(narrow_net(convolutions, branches=branches), images))
+    found = oracle.kernels(quantized(narrow_net(convolutions, branches=branches), images))
     assert found["Conv"] == in_float
     assert found["QLinearConv"] == convolutions + branches - in_float
     assert integer_share(found) >= 0.95
@@ -171,18 +171,18 @@ def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
 
 
 def test_an_output_of_an_integer_kernel_is_what_came_back_from_integers() -> None:
-    feeds = judge.feeds("graph_output_conv")
-    model = quantized(judge.model("graph_output_conv"), [feeds])
+    feeds = oracle.feeds("graph_output_conv")
+    model = quantized(oracle.model("graph_output_conv"), [feeds])
     graph = onnx.load_from_string(model).graph
     maker = {name: node.op_type for node in graph.node for name in node.output}
     assert {maker[output.name] for output in graph.output} == {"DequantizeLinear"}
 
 
 def test_what_is_quantized_already_is_not_quantized_again() -> None:
-    before = onnx.load(judge.model("already_qdq")).graph
-    feeds = judge.feeds("already_qdq")
+    before = onnx.load(oracle.model("already_qdq")).graph
+    feeds = oracle.feeds("already_qdq")
     report = quantize_rs.quantize_with_calibration(
-        judge.model("already_qdq"), None, [feeds], per_channel=True
+        oracle.model("already_qdq"), None, [feeds], per_channel=True
     )
     assert report.model is not None
     after = onnx.load_from_string(report.model).graph
@@ -215,8 +215,8 @@ def test_equal_constants_are_kept_once_and_nothing_else_changes() -> None:
     kept = {tensor.name for tensor in onnx.load_from_string(after).graph.initializer}
     assert kept & {"first", "second", "third"} == {"first", "third"}
     feed = {"x": images[:1]}
-    before = judge.ort(model.SerializeToString(), feed)
-    assert judge.sqnr(before, judge.ort(after, feed)) > 25
+    before = oracle.ort(model.SerializeToString(), feed)
+    assert oracle.sqnr(before, oracle.ort(after, feed)) > 25
 
 
 def test_what_a_max_pool_hides_sets_no_scale() -> None:
@@ -243,8 +243,8 @@ def test_what_a_max_pool_hides_sets_no_scale() -> None:
     report = quantize_rs.quantize_with_calibration(model, None, images, per_channel=True)
     assert report.model is not None
     feed = {"x": images[:1]}
-    before = judge.ort(model.SerializeToString(), feed)
-    assert judge.sqnr(before, judge.ort(report.model, feed)) > 30
+    before = oracle.ort(model.SerializeToString(), feed)
+    assert oracle.sqnr(before, oracle.ort(report.model, feed)) > 30
     onnx.checker.check_model(onnx.load_from_string(report.model), full_check=True)
 
 
@@ -280,11 +280,11 @@ def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) ->
     )
     assert report.model is not None
     assert [step.name for step in report.steps] == ["resize_all_axes"]
-    expected = judge.ort(model.SerializeToString(), samples[0])
+    expected = oracle.ort(model.SerializeToString(), samples[0])
     for optimized in (True, False):
-        found = judge.ort(report.model, samples[0], optimized=optimized)
-        assert judge.sqnr(expected, found) > 30
-    assert judge.kernels(report.model)["QLinearConv"] == 2
+        found = oracle.ort(report.model, samples[0], optimized=optimized)
+        assert oracle.sqnr(expected, found) > 30
+    assert oracle.kernels(report.model)["QLinearConv"] == 2
 
 
 @pytest.mark.parametrize("opset", [10, 18])
@@ -324,7 +324,7 @@ def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) 
     assert ranges.values["b"] == (0, 6), "there is room for 9, of which the Clip lets 6 through"
     made = plan.apply(ranges).to_bytes()
     assert onnx.load_from_string(made).opset_import[0].version == opset
-    assert judge.kernels(made)["QLinearConv"] == 2
+    assert oracle.kernels(made)["QLinearConv"] == 2
     ranges.save(tmp_path / "ranges.json")
     again = quantize_rs.Ranges.load(tmp_path / "ranges.json")
     assert again.using("mse").values == ranges.values
@@ -381,21 +381,21 @@ def table_comes_back(path: Path) -> bool:
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [{}, {"per_channel": False}, {"engine": "onnxruntime"}, {"target": "arm"}],
     ids=str,
 )
 @pytest.mark.parametrize("head", [HEAD, GEMM], ids=["MatMul", "Gemm"])
 def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
-    head: list[str], wishes: dict[str, Any], tmp_path: Path
+    head: list[str], options: dict[str, Any], tmp_path: Path
 ) -> None:
     """As the head of a language model that shares its embeddings."""
     words, out = 3000, tmp_path / "tied.onnx"
     model = tied(words, *head)
-    report = quantize_rs.quantize_with_calibration(model, out, word_samples(words), **wishes)
+    report = quantize_rs.quantize_with_calibration(model, out, word_samples(words), **options)
     assert not any("dequantized" in said for said in report.warnings)
-    judge.check(out)
-    kernels = judge.kernels(out)
+    oracle.check(out)
+    kernels = oracle.kernels(out)
     products = ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm")
     assert sum(kernels[name] for name in products) == 2
     # Of rows, or of what comes out: never of the whole table.
@@ -403,7 +403,7 @@ def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
     # A byte an element, and scales of rows, for those who look up and for the product.
     assert report.bytes_after < (words + 128) * 128 + 2 * 4 * words + 4000
     feeds = word_samples(words)[0]
-    assert judge.sqnr(judge.ort(model.SerializeToString(), feeds), judge.ort(out, feeds)) > 30
+    assert oracle.sqnr(oracle.ort(model.SerializeToString(), feeds), oracle.ort(out, feeds)) > 30
     validation = quantize_rs.validate(model, out)
     assert validation, validation
 
@@ -442,13 +442,13 @@ def test_a_gemm_with_factors_runs_on_integers(output_format: str, tmp_path: Path
         quantize_rs.quantize_with_calibration(model, out, samples)
     else:
         quantize_rs.quantize(model, out, output_format=output_format)
-    kernels = judge.kernels(out)
+    kernels = oracle.kernels(out)
     assert (
         kernels["QGemm"] + kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
     )
     assert not kernels["Gemm"]
-    expected = judge.ort(model.SerializeToString(), samples[0])
-    assert judge.sqnr(expected, judge.ort(out, samples[0])) > 35
+    expected = oracle.ort(model.SerializeToString(), samples[0])
+    assert oracle.sqnr(expected, oracle.ort(out, samples[0])) > 35
 
 
 @pytest.mark.parametrize("output_format", ["qdq", "dynamic"])
@@ -486,7 +486,7 @@ def test_a_gelu_that_is_written_out_stays_one_kernel(output_format: str, tmp_pat
         quantize_rs.quantize_with_calibration(model, out, samples)
     else:
         quantize_rs.quantize(model, out, output_format=output_format)
-    kernels = judge.kernels(out)
+    kernels = oracle.kernels(out)
     assert kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
     assert kernels["Gelu"] + kernels["BiasGelu"] == 1
     assert not kernels["Erf"]

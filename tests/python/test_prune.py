@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -170,11 +170,11 @@ def test_a_model_runs_as_its_pruned_weights_say(tmp_path: Path, digits: Path) ->
     assert report.output == target
     assert report.model is None
     assert abs(report.sparsity - 0.3) < 0.02
-    judge.check(target)
+    oracle.check(target)
     images = np.load(digits.with_name("calibration.npy"))[:8]
     name = onnx.load(digits).graph.input[0].name
-    before, after = (judge.ort(model, {name: images}) for model in (digits, target))
-    assert judge.sqnr(before, after) > 10  # dB: 30 % of the smallest hold 1 % of the energy
+    before, after = (oracle.ort(model, {name: images}) for model in (digits, target))
+    assert oracle.sqnr(before, after) > 10  # dB: 30 % of the smallest hold 1 % of the energy
     again = quantize_rs.prune(target, sparsity=0.3, per="channel")
     assert again.zeros == again.zeros_before == report.zeros
     assert again.model == target.read_bytes()
@@ -278,7 +278,7 @@ def test_what_one_call_sets_to_0_multiplies_as_0(way: dict[str, Any]) -> None:
     assert report.model is not None
     assert report.quantized
     # Rows of the identity pick rows of the weight as it comes back; fused, sums are rounded.
-    (back,) = judge.ort(report.model, {"x": np.eye(32, dtype=np.float32)}, optimized=False)
+    (back,) = oracle.ort(report.model, {"x": np.eye(32, dtype=np.float32)}, optimized=False)
     smallest = np.argsort(np.abs(weight), axis=None)[:512]
     assert (np.ravel(back)[smallest] == 0).all()
     assert np.count_nonzero(back) > 256
@@ -342,7 +342,7 @@ def test_what_others_read_before_a_cast_stays(other: str) -> None:
     report = quantize_rs.prune(source, None, threshold=0.35, exclude=excluded)
     assert report.model is not None
     feeds = {"x": np.eye(4, dtype=np.float32)}
-    (before, stays), (after, stayed) = judge.ort(source, feeds), judge.ort(report.model, feeds)
+    (before, stays), (after, stayed) = oracle.ort(source, feeds), oracle.ort(report.model, feeds)
     np.testing.assert_array_equal(stayed, stays)
     np.testing.assert_array_equal(after, np.where(np.abs(before) < 0.35, 0, before))
     assert [weight.zeros for weight in report.weights if weight.name == "w"] == [4]

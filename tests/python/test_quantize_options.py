@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import processor
 import pytest
 
@@ -44,8 +44,8 @@ def test_a_model_for_any_target_still_reads_digits(
         assert all(value.symmetric for value in observed)
         assert all(value.symmetric for value in report.weights)
     assert report.model is not None
-    judge.check(report.model)
-    found = judge.ort(report.model, {"image": test["images"]})[0].argmax(1)
+    oracle.check(report.model)
+    found = oracle.ort(report.model, {"image": test["images"]})[0].argmax(1)
     assert (found == test["labels"]).sum() >= 392  # the float model gets 394 of 397 right
 
 
@@ -99,11 +99,11 @@ def test_x86_without_vnni_cannot_saturate(digits: Path, images: Path) -> None:
 
 
 def test_sums_that_saturate_here_are_a_warning_without_a_target(digits: Path, images: Path) -> None:
-    def is_told(**wishes: Any) -> bool:
-        if wishes.pop("data", False):
-            report = quantize_rs.quantize_with_calibration(digits, None, images, **wishes)
+    def is_told(**options: Any) -> bool:
+        if options.pop("data", False):
+            report = quantize_rs.quantize_with_calibration(digits, None, images, **options)
         else:
-            report = quantize_rs.quantize(digits, None, **wishes)
+            report = quantize_rs.quantize(digits, None, **options)
         return "this processor has no VNNI" in " ".join(report.warnings)
 
     assert is_told(data=True) == processor.SATURATES
@@ -114,17 +114,17 @@ def test_sums_that_saturate_here_are_a_warning_without_a_target(digits: Path, im
         assert not is_told(data=True, target=target)
 
 
-@pytest.mark.parametrize("wishes", [{"target": "x86-avx2"}, {"weights": "uint8"}])
+@pytest.mark.parametrize("options", [{"target": "x86-avx2"}, {"weights": "uint8"}])
 def test_what_cannot_saturate_is_as_near_with_the_kernels_of_this_processor(
-    digits: Path, images: Path, wishes: dict[str, Any]
+    digits: Path, images: Path, options: dict[str, Any]
 ) -> None:
     report = quantize_rs.quantize_with_calibration(
-        digits, None, images, per_channel=True, symmetric=True, **wishes
+        digits, None, images, per_channel=True, symmetric=True, **options
     )
     assert report.model is not None
     feeds = {"image": np.load(images)[:64]}
-    found = judge.ort(report.model, feeds, saturates=True)
-    assert judge.sqnr(judge.ort(digits, feeds), found) > 36
+    found = oracle.ort(report.model, feeds, saturates=True)
+    assert oracle.sqnr(oracle.ort(digits, feeds), found) > 36
 
 
 def test_only_operators_of_the_types_named_are_quantized(digits: Path, images: Path) -> None:
@@ -173,14 +173,14 @@ def test_what_is_included_is_all_that_is_quantized(digits: Path, target: str) ->
 
 
 def test_a_list_of_what_has_no_weights_leaves_all_as_it_is() -> None:
-    source = judge.model("conv_bn_relu")
+    source = oracle.model("conv_bn_relu")
     norm = next(n.name for n in onnx.load(source).graph.node if n.op_type == "BatchNormalization")
     report = quantize_rs.quantize(source, None, included_layers=[norm])
     assert not [value for value in report.weights if value.quantized]
 
 
 def test_widths_are_numbers_or_types_by_name_pattern_or_operator() -> None:
-    source = judge.model("opset26_conv")
+    source = oracle.model("opset26_conv")
     names = [value.name for value in quantize_rs.open(source).plan() if value.role == "weight"]
     report = quantize_rs.quantize(source, None, layer_bits={names[0]: 16, "Conv": "uint4"})
     kinds = {value.name: value.qtype for value in report.weights}
@@ -200,11 +200,11 @@ def test_bias_correction_can_be_left_out(digits: Path, images: Path) -> None:
     assert plain.corrected_biases == 0
     assert corrected.model != plain.model
     feed = {"image": np.load(digits.with_name("test.npz"))["images"]}
-    expected = judge.ort(digits, feed)
+    expected = oracle.ort(digits, feed)
 
     def shift(model: bytes | None) -> float:
         assert model is not None
-        return float(np.abs(np.mean(judge.ort(model, feed)[0] - expected[0], axis=0)).max())
+        return float(np.abs(np.mean(oracle.ort(model, feed)[0] - expected[0], axis=0)).max())
 
     assert shift(corrected.model) < shift(plain.model)
 
@@ -269,18 +269,18 @@ def test_large_channels_behind_a_normalization_are_smoothed(
         )
         assert any("smoothed" in note for note in report.notes) == smooth
         assert report.model is not None
-        judge.check(report.model)
+        oracle.check(report.model)
         decibels = []
         for x in rng.normal(0, 1, (8, 8, 32)).astype(np.float32):
-            expected = judge.ort(model.SerializeToString(), {"x": x})
-            outputs = zip(expected, judge.ort(report.model, {"x": x}), strict=True)
-            decibels.append([judge.sqnr([a], [b]) for a, b in outputs])
+            expected = oracle.ort(model.SerializeToString(), {"x": x})
+            outputs = zip(expected, oracle.ort(report.model, {"x": x}), strict=True)
+            decibels.append([oracle.sqnr([a], [b]) for a, b in outputs])
         found[smooth] = np.mean(decibels, 0)
         names = {value.name: value for value in report.values}
         assert names["w1"].quantized
         assert names["w2"].quantized
         # Where nobody else reads it, the normalization itself divides.
-        assert judge.kernels(report.model)["Mul"] == (smooth and residual)
+        assert oracle.kernels(report.model)["Mul"] == (smooth and residual)
     assert (found[True][:2] > found[False][:2] + 3).all(), found
     # Who does not multiply it reads it as it was.
     assert (found[True][2:] > 100).all()
@@ -326,7 +326,7 @@ def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
     for number in range(64):
         mask[number, 0, 7 - number % 4 :] = hidden
     data = {"x": rng.normal(0, 1, (64, 8, 16)).astype(np.float32), "mask": mask}
-    expected = judge.ort(model.SerializeToString(), data)
+    expected = oracle.ort(model.SerializeToString(), data)
     for target in TARGETS:
         report = quantize_rs.quantize_with_calibration(
             model, None, data, target=target, method=method
@@ -335,7 +335,7 @@ def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
             assert value.range is None or value.range[0] > -200 or not value.quantized
         # 8 bits, less what a softmax over random scores makes of their errors.
         assert report.model is not None
-        assert judge.sqnr(expected, judge.ort(report.model, data)) > 20
+        assert oracle.sqnr(expected, oracle.ort(report.model, data)) > 20
         if target == "qnn":  # which quantizes all it can
             assert any("`masked` carries an attention mask" in note for note in report.notes)
             masked = next(value for value in report.values if value.name == "masked")
@@ -352,8 +352,8 @@ def test_what_was_never_seen_but_as_zero_stays_float(target: str) -> None:
     # A mask that hid nothing while calibrating hides something in use.
     data["mask"][:, 0, 5:] = -1e9
     assert report.model is not None
-    expected = judge.ort(model.SerializeToString(), data)
-    assert judge.sqnr(expected, judge.ort(report.model, data)) > 20
+    expected = oracle.ort(model.SerializeToString(), data)
+    assert oracle.sqnr(expected, oracle.ort(report.model, data)) > 20
     if target == "qnn":  # which quantizes all it can
         mask = next(value for value in report.values if value.name == "mask")
         assert not mask.quantized

@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -79,9 +79,9 @@ def test_what_does_not_belong_together_is_not_merged(plan: Plan, images: Path) -
         chosen.merge(chosen)
     with pytest.raises(CalibrationError, match="different"):
         ranges.merge(plan.calibrate(images, method="mse"))
-    other = quantize_rs.open(judge.model("conv2d_relu")).plan(activations="uint8")
+    other = quantize_rs.open(oracle.model("conv2d_relu")).plan(activations="uint8")
     with pytest.raises(CalibrationError, match="different"):
-        ranges.merge(other.calibrate([judge.feeds("conv2d_relu")]))
+        ranges.merge(other.calibrate([oracle.feeds("conv2d_relu")]))
 
 
 @pytest.mark.parametrize("form", ["ranges", "text", "path"])
@@ -122,7 +122,7 @@ def test_ranges_and_samples_contradict_each_other(
 
 def test_ranges_of_another_model_are_refused(ranges: Ranges) -> None:
     with pytest.raises(CalibrationError, match="another model"):
-        quantize_rs.quantize_with_calibration(judge.model("mlp_relu"), None, ranges=ranges)
+        quantize_rs.quantize_with_calibration(oracle.model("mlp_relu"), None, ranges=ranges)
 
 
 def test_a_model_of_other_attributes_is_another(ranges: Ranges, digits: Path) -> None:

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -34,9 +34,9 @@ KINDS = {
 def copy(name: str, folder: Path) -> tuple[Path, Path]:
     """A fixture in a folder of its own, and samples for it."""
     model = folder / f"{name}.onnx"
-    model.write_bytes(judge.model(name).read_bytes())
+    model.write_bytes(oracle.model(name).read_bytes())
     samples = folder / "samples.npz"
-    np.savez(samples, **judge.feeds(name, count=8))  # type: ignore[arg-type, unused-ignore]
+    np.savez(samples, **oracle.feeds(name, count=8))  # type: ignore[arg-type, unused-ignore]
     return model, samples
 
 
@@ -45,8 +45,8 @@ def works(model: Path, made: str | Path, found: Recommendation) -> None:
     name = model.stem
     assert quantize_rs.validate(model, made), found
     assert quantize_rs.model_info(made).quantized or found.bits == 4
-    feeds = judge.feeds(name)
-    for wanted, output in zip(judge.ort(model, feeds), judge.ort(made, feeds), strict=True):
+    feeds = oracle.feeds(name)
+    for wanted, output in zip(oracle.ort(model, feeds), oracle.ort(made, feeds), strict=True):
         signal = np.square(np.asarray(wanted, np.float64)).sum()
         noise = np.square(np.asarray(output, np.float64) - wanted).sum()
         # 4 bits in blocks keep some 20 dB of random weights, 8 bits some 40.
@@ -171,7 +171,7 @@ def test_large_lstms_multiply_integers_where_onnx_runtime_runs_them(tmp_path: Pa
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=8), path)
     feeds = {"x": rng.standard_normal((16, 1, units)).astype(np.float32)}
-    (wanted,) = judge.ort(path, feeds)
+    (wanted,) = oracle.ort(path, feeds)
     for target in (None, "x86", "x86-avx2", "arm"):
         found = recommend(path, target=target)
         assert (found.rule, found.way, found.dynamic_lstm) == ("recurrent", "dynamic", True)
@@ -185,11 +185,11 @@ def test_large_lstms_multiply_integers_where_onnx_runtime_runs_them(tmp_path: Pa
         info = quantize_rs.model_info(report.output)
         assert info.operators["com.microsoft::DynamicQuantizeLSTM"] == 1
         assert info.quantized
-        (output,) = judge.ort(report.output, feeds)
-        assert judge.sqnr([wanted], [output]) > 20
+        (output,) = oracle.ort(report.output, feeds)
+        assert oracle.sqnr([wanted], [output]) > 20
     for other in found.otherwise:
-        (output,) = judge.ort(runs(other.command), feeds)
-        assert judge.sqnr([wanted], [output]) > 30
+        (output,) = oracle.ort(runs(other.command), feeds)
+        assert oracle.sqnr([wanted], [output]) > 30
     assert not recommend(path, target="generic").dynamic_lstm
 
 

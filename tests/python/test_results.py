@@ -9,9 +9,9 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 
 import quantize_rs
@@ -83,7 +83,7 @@ def test_rows_say_what_is_in_the_file(report: Report) -> None:
 
 
 def test_an_exact_weight_has_an_infinite_sqnr() -> None:
-    report = quantize_rs.quantize(judge.model("constant_weight"), None, symmetric=True)
+    report = quantize_rs.quantize(oracle.model("constant_weight"), None, symmetric=True)
     errors = [value.sqnr_db for value in report.weights if value.quantized]
     assert errors
     assert all(error == math.inf or error > 100 for error in errors if error is not None)
@@ -145,7 +145,7 @@ def test_text_for_the_terminal(report: Report) -> None:
 
 def test_tables_for_notebooks_escape_names() -> None:
     nasty = "<script>alert('&')</script>"
-    proto = onnx.load(judge.model("conv2d_relu"))
+    proto = onnx.load(oracle.model("conv2d_relu"))
     proto.graph.name = nasty
     (weight,) = (n.input[1] for n in proto.graph.node if n.op_type == "Conv")
     for tensor in proto.graph.initializer:
@@ -154,9 +154,9 @@ def test_tables_for_notebooks_escape_names() -> None:
         node.input[:] = [nasty if name == weight else name for name in node.input]
     model = quantize_rs.open(proto)
     plan = model.plan(activations="uint8")
-    ranges = plan.calibrate([judge.feeds("conv2d_relu")])
+    ranges = plan.calibrate([oracle.feeds("conv2d_relu")])
     quantized = plan.apply(ranges)
-    samples = [judge.feeds("conv2d_relu")]
+    samples = [oracle.feeds("conv2d_relu")]
     made = quantized.to_bytes()
     things: list[Any] = [
         model,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -40,9 +40,9 @@ def noise(*shape: int, seed: int = 0) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
-def stored(model: onnx.ModelProto, name: str, **wishes: Any) -> tuple[Array, Array]:
+def stored(model: onnx.ModelProto, name: str, **options: Any) -> tuple[Array, Array]:
     """The integers of a weight less their zero points, and its scales."""
-    written = quantize_rs.quantize(model, None, **wishes).model
+    written = quantize_rs.quantize(model, None, **options).model
     assert written is not None
     constants = {
         tensor.name: numpy_helper.to_array(tensor)
@@ -106,20 +106,20 @@ def test_matrices_keep_their_sums_in_dynamic_and_where_it_is_asked_for() -> None
     weight = noise(300, 20)
     model = made(nodes, {"w": weight}, [1, 300])
     for output_format in ("qdq", "dynamic"):
-        wishes: dict[str, Any] = {"output_format": output_format, **PER_CHANNEL}
-        nearest, scales = stored(model, "w", rounding="nearest", **wishes)
+        options: dict[str, Any] = {"output_format": output_format, **PER_CHANNEL}
+        nearest, scales = stored(model, "w", rounding="nearest", **options)
         np.testing.assert_array_equal(nearest, np.rint(weight / scales.astype(np.float32)))
-        asked, _ = stored(model, "w", rounding="sums", **wishes)
+        asked, _ = stored(model, "w", rounding="sums", **options)
         off = (asked - weight / scales).sum(0)
         assert np.abs(off).max() < 0.6 < np.abs((nearest - weight / scales).sum(0)).max()
-        usual, _ = stored(model, "w", **wishes)
+        usual, _ = stored(model, "w", **options)
         np.testing.assert_array_equal(usual, asked if output_format == "dynamic" else nearest)
 
 
 def test_a_network_of_rectifiers_comes_closer() -> None:
     digits = Path("examples/digits/digits_cnn.onnx")
     images = np.load("examples/digits/test.npz")["images"]
-    expected = judge.ort(digits, {"image": images})
+    expected = oracle.ort(digits, {"image": images})
     found = {}
     for rounding in ("nearest", "sums"):
         for per_channel in (False, True):
@@ -127,15 +127,15 @@ def test_a_network_of_rectifiers_comes_closer() -> None:
                 digits, None, per_channel=per_channel, symmetric=True, rounding=rounding
             )
             assert report.model is not None
-            got = judge.ort(report.model, {"image": images})
-            found[rounding, per_channel] = judge.sqnr(expected, got)
+            got = oracle.ort(report.model, {"image": images})
+            found[rounding, per_channel] = oracle.sqnr(expected, got)
             assert quantize_rs.validate(digits, report.model), rounding
     assert found["sums", True] > found["nearest", True] + 1, found
     assert found["sums", False] > found["nearest", False] + 1, found
 
 
 def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
-    base = onnx.load(judge.model("conv_depthwise"))
+    base = onnx.load(oracle.model("conv_depthwise"))
     ahead: dict[bool, list[float]] = {False: [], True: []}
     for seed in range(24):
         model = onnx.ModelProto()
@@ -150,7 +150,7 @@ def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
                 fresh *= np.sqrt(size / np.square(fresh).mean(axes, keepdims=True))
                 tensor.CopyFrom(numpy_helper.from_array(fresh, tensor.name))
         inputs = {"x": noise(2, 3, 12, 12, seed=seed)}
-        expected = judge.ort(model.SerializeToString(), inputs)
+        expected = oracle.ort(model.SerializeToString(), inputs)
         for per_channel, found in ahead.items():
             sqnr = {}
             for rounding in ("nearest", "sums"):
@@ -158,7 +158,7 @@ def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
                     model, None, per_channel=per_channel, rounding=rounding
                 )
                 assert report.model is not None
-                sqnr[rounding] = judge.sqnr(expected, judge.ort(report.model, inputs))
+                sqnr[rounding] = oracle.sqnr(expected, oracle.ort(report.model, inputs))
             found.append(sqnr["sums"] - sqnr["nearest"])
     assert np.mean(ahead[False]) > 0, ahead
     assert np.mean(ahead[True]) > 0, ahead
@@ -166,7 +166,7 @@ def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
 
 def test_what_it_may_be_is_said() -> None:
     with pytest.raises(OptionError, match="sums, nearest") as refused:
-        quantize_rs.quantize(judge.model("conv2d_relu"), None, rounding="up")
+        quantize_rs.quantize(oracle.model("conv2d_relu"), None, rounding="up")
     assert refused.value.option == "rounding"
 
 

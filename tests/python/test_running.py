@@ -12,8 +12,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import judge
 import numpy as np
+import oracle
 import pytest
 
 import quantize_rs
@@ -228,7 +228,7 @@ def test_a_signal_handler_runs_during_a_calibration(digits: Path, images: Path) 
 def test_warnings_are_logged_and_nothing_is_printed(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    report = quantize_rs.quantize(judge.model("no_weights"), None)
+    report = quantize_rs.quantize(oracle.model("no_weights"), None)
     assert report.warnings
     logged = [(r.name, r.levelno, r.getMessage()) for r in caplog.records]
     assert logged == [("quantize_rs", logging.WARNING, warning) for warning in report.warnings]

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
+import oracle
 import pytest
-from pictures import GOOD, Array, conv
+from image_data import GOOD, Array, conv
 
 import quantize_rs
 from quantize_rs import CalibrationError, Plan
@@ -45,8 +45,8 @@ def test_files_of_arrays_give_the_same_ranges(digits: Path, images: Path, dtype:
 
 
 def test_safetensors_feed_several_inputs(tmp_path: Path) -> None:
-    plan = quantize_rs.open(judge.model("two_inputs")).plan(activations="uint8")
-    feeds = [judge.feeds("two_inputs", count=1) for _ in range(3)]
+    plan = quantize_rs.open(oracle.model("two_inputs")).plan(activations="uint8")
+    feeds = [oracle.feeds("two_inputs", count=1) for _ in range(3)]
     arrays = {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
     safetensors(tmp_path / "s.safetensors", arrays)
     assert plan.calibrate(tmp_path / "s.safetensors") == plan.calibrate(feeds)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.numpy_helper
+import oracle
 import pytest
 
 import quantize_rs
@@ -110,7 +110,7 @@ def test_what_makes_no_sense_is_refused(digits: Path, images: Images) -> None:
 
 @pytest.mark.parametrize("name", ["residual_add", "two_towers", "transformer_block", "two_inputs"])
 def test_models_of_other_shapes_are_looked_at_too(name: str) -> None:
-    path, feeds = judge.model(name), [judge.feeds(name)]
+    path, feeds = oracle.model(name), [oracle.feeds(name)]
     found = quantize_rs.sensitivity(path, feeds)
     assert found.layers
     assert all(layer.outputs for layer in found.layers)

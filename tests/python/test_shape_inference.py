@@ -8,16 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import judge
 import numpy as np
 import onnx
 import onnxruntime
+import oracle
 import pytest
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper, shape_inference
 
 import quantize_rs
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "zoo"))
+sys.path.append(str(Path(__file__).resolve().parents[1] / "edge_cases"))
 
 import run  # noqa: F401 (fills the table)
 from rows import ROWS
@@ -25,7 +25,7 @@ from rows import ROWS
 Fact: TypeAlias = tuple[int, "list[int | str | None] | None"]
 
 BESIDE = ("external_",)
-"""Rows of the zoo whose weights lie in another file."""
+"""Rows of the edge cases whose weights lie in another file."""
 
 SEQUENCES = {"sequence_values"}
 """Models with values that are no tensors, of which ours knows nothing."""
@@ -89,15 +89,15 @@ def judged(model: ModelProto) -> None:
                 assert length is not None, said
 
 
-@pytest.mark.parametrize("name", sorted(judge.FIXTURES.keys() - SEQUENCES))
+@pytest.mark.parametrize("name", sorted(oracle.FIXTURES.keys() - SEQUENCES))
 def test_no_fixture_is_less_known_than_to_onnx(name: str) -> None:
-    judged(silent(onnx.load(judge.model(name))))
+    judged(silent(onnx.load(oracle.model(name))))
 
 
 @pytest.mark.parametrize(
     "name", [name for name in ROWS if not name.startswith(BESIDE) and name not in SEQUENCES]
 )
-def test_no_model_of_the_zoo_is_less_known_than_to_onnx(name: str) -> None:
+def test_every_edge_case_is_inferred_at_least_as_well_as_by_onnx(name: str) -> None:
     content, _ = ROWS[name].files()
     judged(silent(onnx.load_from_string(content)))
 
@@ -203,7 +203,7 @@ def test_shapes_that_a_model_computes_are_known_by_the_names_of_its_inputs(tmp_p
 
 @pytest.mark.parametrize("name", ["if_subgraph", "loop_subgraph", "scan_subgraph", "nested_if"])
 def test_subgraphs_are_reported_too(name: str) -> None:
-    model = silent(onnx.load(judge.model(name)))
+    model = silent(onnx.load(oracle.model(name)))
     done = quantize_rs.infer_shapes(model)
     assert done.model is not None
     bodies = [
@@ -217,4 +217,4 @@ def test_subgraphs_are_reported_too(name: str) -> None:
         said = facts(body)
         made = {name for node in body.node for name in node.output}
         assert made <= said.keys()
-    judge.session(done.model)
+    oracle.session(done.model)

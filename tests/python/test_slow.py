@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -39,26 +39,26 @@ def recurrent(op_type: str, hidden: int, steps: int | None, layout: int = 0) -> 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def told(model: onnx.ModelProto, **wishes: Any) -> list[str]:
-    report = quantize_rs.open(model).plan(**wishes).warnings
+def told(model: onnx.ModelProto, **options: Any) -> list[str]:
+    report = quantize_rs.open(model).plan(**options).warnings
     return [warning for warning in report if SLOW in warning]
 
 
 @pytest.mark.parametrize(
-    "wishes", [{"activations": "uint8"}, {"output_format": "dynamic"}], ids=str
+    "options", [{"activations": "uint8"}, {"output_format": "dynamic"}], ids=str
 )
 @pytest.mark.parametrize("op_type", GATES)
-def test_few_steps_are_slower_than_in_float(op_type: str, wishes: dict[str, Any]) -> None:
+def test_few_steps_are_slower_than_in_float(op_type: str, options: dict[str, Any]) -> None:
     hidden = 256
-    (warning,) = told(recurrent(op_type, hidden, 1), **wishes)
+    (warning,) = told(recurrent(op_type, hidden, 1), **options)
     assert "`along`" in warning
     assert ("dynamic_lstm" in warning) == (op_type == "LSTM")
-    assert told(recurrent(op_type, hidden, 16), **wishes)
-    assert not told(recurrent(op_type, hidden, 64), **wishes)
-    assert not told(recurrent(op_type, 8, 1), **wishes)
+    assert told(recurrent(op_type, hidden, 16), **options)
+    assert not told(recurrent(op_type, hidden, 64), **options)
+    assert not told(recurrent(op_type, 8, 1), **options)
     # Of how many nobody knows.
-    assert not told(recurrent(op_type, hidden, None), **wishes)
-    assert not told(recurrent(op_type, hidden, 1), exclude=["along"], **wishes)
+    assert not told(recurrent(op_type, hidden, None), **options)
+    assert not told(recurrent(op_type, hidden, 1), exclude=["along"], **options)
 
 
 def test_steps_are_where_the_layout_has_them() -> None:
@@ -96,8 +96,8 @@ def test_dynamic_convolutions_give_a_warning_of_slowness() -> None:
     assert "2 convolutions are computed by ConvInteger" in warning
     # What it says helps.
     (mend,) = re.findall(r"exclude=\[\"(\w+)\"\]", warning)
-    for wishes in ({"exclude": [mend]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
-        found = quantize_rs.open(convolutions(2)).plan(output_format="dynamic", **wishes).warnings
+    for options in ({"exclude": [mend]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
+        found = quantize_rs.open(convolutions(2)).plan(output_format="dynamic", **options).warnings
         assert not [said for said in found if "ConvInteger" in said]
     assert not quantize_rs.open(convolutions(2)).plan(activations="uint8").warnings
 
@@ -162,7 +162,7 @@ def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed
     samples = [{"x": rng.normal(size=(8, 256)).astype(np.float32)} for _ in range(8)]
     report = quantize_rs.quantize_with_calibration(model, None, samples, bits=4)
     assert report.model is not None
-    in_float = judge.kernels(report.model)["MatMulNBits"] < 2
+    in_float = oracle.kernels(report.model)["MatMulNBits"] < 2
     assert in_float == bool([said for said in report.warnings if SLOW in said]), report.warnings
     assert in_float == bool(transposed)
 
@@ -185,8 +185,8 @@ def test_blocks_that_are_multiplied_in_float_give_a_warning_of_slowness(bits: in
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
-    def found(**wishes: Any) -> list[str]:
-        plan = quantize_rs.open(model).plan(f"int{bits}", output_format="matmul_nbits", **wishes)
+    def found(**options: Any) -> list[str]:
+        plan = quantize_rs.open(model).plan(f"int{bits}", output_format="matmul_nbits", **options)
         return [said for said in plan.warnings if "many times slower" in said]
 
     if bits == 4:

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 import rules
 from onnx import numpy_helper
@@ -24,12 +24,12 @@ FLOOR = 20.0
 LOWER = {("softmax", "qnn"): 15.0}
 
 
-def quantized(name: str, target: str, **wishes: Any) -> bytes:
+def quantized(name: str, target: str, **options: Any) -> bytes:
     """The model of a rule for a target, as it is: some nodes would be folded away."""
     types = {"activations": "int8" if target == "tensorrt" else "uint8"}
-    wishes = {"per_channel": True, "target": target, **types, **wishes}
+    options = {"per_channel": True, "target": target, **types, **options}
     report = quantize_rs.quantize_with_calibration(
-        rules.model(name), None, [rules.feeds()], optimize=False, **wishes
+        rules.model(name), None, [rules.feeds()], optimize=False, **options
     )
     assert report.model is not None
     return report.model
@@ -39,20 +39,20 @@ def quantized(name: str, target: str, **wishes: Any) -> bytes:
 @pytest.mark.parametrize("name", rules.CASES)
 def test_a_rule_is_right_for_a_target(name: str, target: str) -> None:
     model = quantized(name, target)
-    judge.check(model)
+    oracle.check(model)
     feeds = rules.feeds()
-    plain = judge.ort(model, feeds, optimized=False)
-    expected = judge.ort(rules.model(name).SerializeToString(), feeds)
-    assert judge.sqnr(expected, plain) > LOWER.get((name, target), FLOOR)
+    plain = oracle.ort(model, feeds, optimized=False)
+    expected = oracle.ort(rules.model(name).SerializeToString(), feeds)
+    assert oracle.sqnr(expected, plain) > LOWER.get((name, target), FLOOR)
     # ONNX's own definition, but for the operators that its reference computes in another way.
-    assert judge.sqnr(judge.reference(model, feeds), plain) > 40
+    assert oracle.sqnr(oracle.reference(model, feeds), plain) > 40
     # Fused, it may be off where a sum fell on the border of two integers.
-    assert judge.sqnr(plain, judge.ort(model, feeds)) > 25
+    assert oracle.sqnr(plain, oracle.ort(model, feeds)) > 25
 
 
 @pytest.mark.parametrize("name", [name for name, case in rules.CASES.items() if case.kernel])
 def test_the_kernel_that_a_rule_names_is_run(name: str) -> None:
-    found = judge.kernels(quantized(name, "x86"))
+    found = oracle.kernels(quantized(name, "x86"))
     kernel, outputs = rules.CASES[name].kernel, len(rules.model(name).graph.output)
     assert found[str(kernel)] or found[f"Nhwc{kernel}"], found
     # What goes in becomes integers, what comes out beside the product's floats comes back from
@@ -66,12 +66,12 @@ def test_the_kernel_that_a_rule_names_is_run(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in rules.CASES.items() if not case.kernel])
 def test_what_has_no_kernel_leaves_the_rest_on_integers(name: str) -> None:
-    found = judge.kernels(quantized(name, "x86"))
+    found = oracle.kernels(quantized(name, "x86"))
     assert found["QLinearConv"] >= 1, found
     assert found["MatMulIntegerToFloat"] == 1, found
 
 
-def _constants(model: bytes) -> judge.Feeds:
+def _constants(model: bytes) -> oracle.Feeds:
     graph = onnx.load_from_string(model).graph
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
 
@@ -142,9 +142,9 @@ def test_only_the_operators_that_were_asked_for() -> None:
 @pytest.mark.parametrize("activations", ["uint16", "int16"])
 def test_sixteen_bits_are_closer_than_eight(activations: str) -> None:
     feeds = rules.feeds()
-    exact = judge.ort(rules.model("add").SerializeToString(), feeds)
+    exact = oracle.ort(rules.model("add").SerializeToString(), feeds)
     near, far = (
-        judge.sqnr(exact, judge.ort(quantized("add", "x86", activations=kind, bits=bits), feeds))
+        oracle.sqnr(exact, oracle.ort(quantized("add", "x86", activations=kind, bits=bits), feeds))
         for kind, bits in ((activations, 16), ("uint8", 8))
     )
     assert near > far + 20
@@ -162,27 +162,29 @@ def _types(model: bytes) -> dict[str, str]:
 
 def test_one_layer_may_have_activations_of_sixteen_bits() -> None:
     feeds = rules.feeds()
-    exact = judge.ort(rules.model("add").SerializeToString(), feeds)
+    exact = oracle.ort(rules.model("add").SerializeToString(), feeds)
     plain = quantized("add", "x86")
     mixed = quantized("add", "x86", activation_types={"MatMul": "uint16"})
-    judge.check(mixed)
+    oracle.check(mixed)
     assert _types(plain) == dict.fromkeys("xabo", "uint8")
     assert _types(mixed) == {**_types(plain), "o": "uint16"}
-    assert judge.sqnr(exact, judge.ort(mixed, feeds)) > judge.sqnr(exact, judge.ort(plain, feeds))
-    found = judge.kernels(mixed)
+    assert oracle.sqnr(exact, oracle.ort(mixed, feeds)) > oracle.sqnr(
+        exact, oracle.ort(plain, feeds)
+    )
+    found = oracle.kernels(mixed)
     assert found["QLinearConv"] == 2
     assert found["QLinearAdd"] == found["MatMulIntegerToFloat"] == 0
 
 
-def test_wishes_for_types_are_refused_by_name() -> None:
-    for wishes, message in [
+def test_requested_types_are_refused_by_name() -> None:
+    for options, message in [
         ({"Conf": "uint16"}, "did you mean `Conv`"),
         ({"a": "uint3"}, "is `uint3`, expected one of"),
         ({"a": "int4"}, "gives `a` int4, expected uint8 or int8"),
         ({"a": 16}, "expected the name of a type"),
     ]:
         with pytest.raises(OptionError, match=message) as caught:
-            quantized("add", "x86", activation_types=wishes)
+            quantized("add", "x86", activation_types=options)
         assert caught.value.option == "activation_types"
     model = quantize_rs.open(rules.model("add"))
     plan = model.plan(activations="uint8", activation_types={"w_a": "uint16"})
@@ -233,4 +235,6 @@ def test_earlier_quantization_is_a_note_and_no_problem(target: str) -> None:
         assert report.model is not None
         said = [text for text in report.warnings if "quantized before" in text]
         assert len(said) == (target != "qnn"), report.warnings
-        assert judge.sqnr(judge.ort(source, samples[0]), judge.ort(report.model, samples[0])) > 25
+        assert (
+            oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
+        )

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import judge
 import numpy as np
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, numpy_helper
 
@@ -174,7 +174,7 @@ def test_another_tools_file_is_understood(digits: Path, images: Path) -> None:
 
 
 def test_passes_may_be_said() -> None:
-    model = judge.model("conv_bn_relu")
+    model = oracle.model("conv_bn_relu")
     folded = quantize_rs.quantize(model, None).model
     plain = quantize_rs.quantize(model, None, optimize=False).model
     assert folded is not None
@@ -263,7 +263,7 @@ BODIES = ["if_subgraph", "loop_subgraph", "scan_subgraph", "nested_if"]
 @pytest.mark.parametrize("name", BODIES)
 @pytest.mark.parametrize("way", WAYS)
 def test_weights_that_bodies_read_are_compared(name: str, way: str) -> None:
-    model = judge.model(name)
+    model = oracle.model(name)
     report = quantize_rs.quantize(model, None, **WAYS[way])
     assert report.model is not None
     found = validate(model, report.model)
@@ -304,12 +304,12 @@ def test_operators_with_scales_as_inputs_are_understood(
 ) -> None:
     from onnxruntime.quantization import QuantFormat, quantize_static
 
-    model = judge.model(name)
+    model = oracle.model(name)
     peer = str(tmp_path / "peer.onnx")
     quantize_static(
         model,
         peer,
-        reader_of([judge.feeds(name)]),
+        reader_of([oracle.feeds(name)]),
         quant_format=QuantFormat.QOperator,
         per_channel=per_channel,
     )

@@ -30,16 +30,16 @@ def model() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def written(**wishes: Any) -> bytes:
+def written(**options: Any) -> bytes:
     """Quantize, and give the file."""
-    found = quantize_rs.quantize(model(), None, **wishes).model
+    found = quantize_rs.quantize(model(), None, **options).model
     assert found is not None
     return found
 
 
-def error(**wishes: Any) -> float:
+def error(**options: Any) -> float:
     """Give the mean squared error of the weight that comes back."""
-    return error_of(written(**wishes))
+    return error_of(written(**options))
 
 
 def error_of(quantized: bytes) -> float:
@@ -60,15 +60,15 @@ def error_of(quantized: bytes) -> float:
 def test_the_least_error_is_no_more_than_that_of_the_full_range(
     weights: str, granularity: dict[str, Any], symmetric: bool
 ) -> None:
-    wishes = granularity | {"weights": weights, "symmetric": symmetric}
-    least, full = (error(weight_method=method, **wishes) for method in ("mse", "minmax"))
+    options = granularity | {"weights": weights, "symmetric": symmetric}
+    least, full = (error(weight_method=method, **options) for method in ("mse", "minmax"))
     assert least <= full * 1.00001
     if granularity == {"block_size": 32} and weights != "int8" and not symmetric:
         assert least < 0.97 * full
 
 
 @pytest.mark.parametrize(
-    ("wishes", "usual"),
+    ("options", "usual"),
     [
         ({"bits": 4, "block_size": 32}, "mse"),
         ({"bits": 4, "output_format": "matmul_nbits"}, "mse"),
@@ -79,13 +79,13 @@ def test_the_least_error_is_no_more_than_that_of_the_full_range(
         ({"bits": 8, "output_format": "dynamic"}, "minmax"),
     ],
 )
-def test_blocks_of_few_bits_take_the_least_error(wishes: dict[str, Any], usual: str) -> None:
-    assert written(**wishes) == written(weight_method=usual, **wishes)
+def test_blocks_of_few_bits_take_the_least_error(options: dict[str, Any], usual: str) -> None:
+    assert written(**options) == written(weight_method=usual, **options)
     plan = quantize_rs.open(model()).plan(
-        weights=f"int{wishes.pop('bits')}", weight_method=usual, **wishes
+        weights=f"int{options.pop('bits')}", weight_method=usual, **options
     )
     assert plan.apply().to_bytes() == written(
-        weights=plan.to_dict()["config"]["weights"], weight_method=usual, **wishes
+        weights=plan.to_dict()["config"]["weights"], weight_method=usual, **options
     )
 
 
@@ -138,8 +138,8 @@ def test_half_quadratic_zero_points_are_those_of_numpy(bits: int, scale: float) 
     weight = WEIGHT * np.float32(scale)
     made = model()
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
-    wishes: dict[str, Any] = {"bits": bits, "block_size": 16, "output_format": "matmul_nbits"}
-    found = quantize_rs.quantize(made, None, weight_method="hqq", **wishes).model
+    options: dict[str, Any] = {"bits": bits, "block_size": 16, "output_format": "matmul_nbits"}
+    found = quantize_rs.quantize(made, None, weight_method="hqq", **options).model
     assert found is not None
     scales, zeros = stored(found, "w_scale"), stored(found, "w_zp")
     assert zeros.dtype == np.float32
@@ -162,26 +162,26 @@ def test_half_quadratic_zero_points_are_those_of_numpy(bits: int, scale: float) 
     session = onnxruntime.InferenceSession(found, providers=["CPUExecutionProvider"])
     (run,) = session.run(None, {"x": np.eye(DEPTH, dtype=np.float32)})
     np.testing.assert_allclose(run, back, rtol=1e-6, atol=1e-6 * scale)
-    least = quantize_rs.quantize(made, None, weight_method="mse", **wishes).weights[0].mse
-    hqq = quantize_rs.quantize(made, None, weight_method="hqq", **wishes).weights[0].mse
+    least = quantize_rs.quantize(made, None, weight_method="mse", **options).weights[0].mse
+    hqq = quantize_rs.quantize(made, None, weight_method="hqq", **options).weights[0].mse
     assert hqq is not None
     assert least is not None
     assert hqq < least
 
 
 @pytest.mark.parametrize(
-    "wishes",
+    "options",
     [
         {"bits": 8, "output_format": "matmul_nbits"},
         {"bits": 4, "output_format": "matmul_nbits", "symmetric": True},
         {"weights": "uint4", "block_size": 16},
     ],
 )
-def test_half_quadratic_zero_points_are_integers_elsewhere(wishes: dict[str, Any]) -> None:
-    found = written(weight_method="hqq", **wishes)
+def test_half_quadratic_zero_points_are_integers_elsewhere(options: dict[str, Any]) -> None:
+    found = written(weight_method="hqq", **options)
     tensors = {t.name: t.data_type for t in onnx.load_from_string(found).graph.initializer}
     assert tensors.get("w_zp", TensorProto.UINT8) in (TensorProto.UINT8, TensorProto.UINT4)
-    assert error_of(found) <= error(weight_method="minmax", **wishes) * 1.00001
+    assert error_of(found) <= error(weight_method="minmax", **options) * 1.00001
 
 
 def test_rows_that_are_looked_up_have_integers_for_zero_points() -> None:
@@ -194,8 +194,8 @@ def test_rows_that_are_looked_up_have_integers_for_zero_points() -> None:
         [numpy_helper.from_array(table, "table")],
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-    wishes: dict[str, Any] = {"bits": 4, "output_format": "matmul_nbits", "weight_method": "hqq"}
-    found = quantize_rs.quantize(made, None, **wishes).model
+    options: dict[str, Any] = {"bits": 4, "output_format": "matmul_nbits", "weight_method": "hqq"}
+    found = quantize_rs.quantize(made, None, **options).model
     assert found is not None
     assert stored(found, "table_zp").dtype == np.uint8
     session = onnxruntime.InferenceSession(found, providers=["CPUExecutionProvider"])

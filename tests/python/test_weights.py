@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
 import onnx
+import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -64,9 +64,9 @@ def quantized(source: bytes, **options: Any) -> tuple[bytes, quantize_rs.Report]
 
 def decibels(source: bytes, found: bytes, feeds: dict[str, Array]) -> float:
     """How near a model is to its source, in the worse of both ways to run it."""
-    expected = judge.ort(source, feeds)
+    expected = oracle.ort(source, feeds)
     return min(
-        judge.sqnr(expected, judge.ort(found, feeds, optimized=optimized))
+        oracle.sqnr(expected, oracle.ort(found, feeds, optimized=optimized))
         for optimized in (True, False)
     )
 
@@ -173,7 +173,7 @@ def test_weights_are_dequantized_to_the_floats_of_the_model(
     source = model(nodes, constants, feeds, ["y"], opset=opset, dtype=number)
     found, report = quantized(source, per_channel=per_channel)
     assert all(value.quantized for value in report.weights)
-    judge.check(found)
+    oracle.check(found)
     made = onnx.load_from_string(found).graph
     # From opset 19 on a scale may be of float16, and there are kernels; before, what comes back is
     # cast. There are no scales of float64.
@@ -223,7 +223,7 @@ def test_weights_of_bfloat16_are_dequantized_through_float32() -> None:
     parts = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     zero = parts["w_zp"].astype(np.float32)
     back = (parts["w_quantized"].astype(np.float32) - zero) * parts["w_scale"]
-    assert judge.sqnr([exact], [back]) > EIGHT_BITS
+    assert oracle.sqnr([exact], [back]) > EIGHT_BITS
     made_of = {node.output[0]: node for node in graph.node}
     assert made_of[made_of["w"].input[0]].op_type == "DequantizeLinear"
 
@@ -261,8 +261,8 @@ def test_a_weight_that_others_need_in_float_stays_beside_its_integers() -> None:
     found, report = quantized(source)
     assert report.weights[0].quantized
     assert any("`w`" in warning and "3072 bytes" in warning for warning in report.warnings)
-    expected, results = judge.ort(source, feeds), judge.ort(found, feeds)
-    assert judge.sqnr(expected[:1], results[:1]) > EIGHT_BITS
+    expected, results = oracle.ort(source, feeds), oracle.ort(found, feeds)
+    assert oracle.sqnr(expected[:1], results[:1]) > EIGHT_BITS
     for exact, same in zip(expected[1:], results[1:], strict=True):
         np.testing.assert_array_equal(exact, same)
     made = onnx.load_from_string(found).graph
@@ -490,8 +490,8 @@ def test_weights_that_the_model_quantizes_itself_are_stored_as_its_integers(
     assert "w" not in {tensor.name for tensor in graph.initializer}
     # Optimized, ONNX Runtime 1.31 does not run a product with scales along the summed axis.
     for optimized in (True, False) if axis != 0 else (False,):
-        before = judge.ort(source, feeds, optimized=optimized)
-        np.testing.assert_array_equal(before, judge.ort(found, feeds, optimized=optimized))
+        before = oracle.ort(source, feeds, optimized=optimized)
+        np.testing.assert_array_equal(before, oracle.ort(found, feeds, optimized=optimized))
     # The rest is offered.
     found, report = quantized(source)
     assert [value.name for value in report.quantized] == ["v"]
@@ -574,7 +574,7 @@ def test_the_largest_numbers_of_float16_stay_finite(options: dict[str, Any]) -> 
     found.graph.output.append(
         helper.make_tensor_value_info(back.output[0], TensorProto.FLOAT16, None)
     )
-    (floats,) = judge.ort(found.SerializeToString(), {}, optimized=False)
+    (floats,) = oracle.ort(found.SerializeToString(), {}, optimized=False)
     assert np.isfinite(floats).all()
     assert floats[0, 0] > 60000
     assert floats[5, 3] < -60000

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import judge
 import numpy as np
 import numpy.typing as npt
+import oracle
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import (
     Fail,
@@ -134,7 +134,7 @@ def model(op_type: str, opset: int) -> bytes:
     return bytes(made.SerializeToString())
 
 
-def feeds(op_type: str) -> judge.Feeds:
+def feeds(op_type: str) -> oracle.Feeds:
     """What goes in."""
     rng = np.random.default_rng(2)
     if op_type == "Gather":
@@ -172,21 +172,21 @@ def outcome(way: Way, op_type: str, opset: int) -> str | None:
     assert written is not None
     inputs = feeds(op_type)
     try:
-        plain = judge.ort(written, inputs, optimized=False)
+        plain = oracle.ort(written, inputs, optimized=False)
     except REFUSALS:
         return "does not load"
     try:
-        optimized = judge.ort(written, inputs)
+        optimized = oracle.ort(written, inputs)
     except REFUSALS:
         return "without optimizations only"
     if way.format == "matmul_nbits":  # which is no operator of ONNX's
-        expected, least = judge.reference(model(op_type, opset), inputs), (NEAR[way.weights],) * 2
+        expected, least = oracle.reference(model(op_type, opset), inputs), (NEAR[way.weights],) * 2
     else:
-        expected, least = judge.reference(known(written), inputs), (60, 30)
+        expected, least = oracle.reference(known(written), inputs), (60, 30)
     for found, floor, which in zip((plain, optimized), least, ("no", "all"), strict=True):
-        if (decibels := judge.sqnr(expected, found)) < floor:
+        if (decibels := oracle.sqnr(expected, found)) < floor:
             return f"wrong with {which} optimizations: {decibels:.0f} dB"
-    kernels = judge.kernels(written)
+    kernels = oracle.kernels(written)
     if computes := sorted(INTEGERS & set(kernels)):
         return ", ".join(f"`{kernel}`" for kernel in computes)
     if kernels["DequantizeLinear"] or kernels["Cast"]:

@@ -99,12 +99,12 @@ fn a_batch_of_matrices_has_one_scale() {
 
 #[test]
 fn every_fixture_is_written_or_kept_with_a_reason() {
-    let wishes = [nbits(), dynamic()];
-    for ((name, model), wishes) in
-        common::fixtures().iter().flat_map(|found| wishes.clone().map(|wishes| (found, wishes)))
+    let options = [nbits(), dynamic()];
+    for ((name, model), options) in
+        common::fixtures().iter().flat_map(|found| options.clone().map(|options| (found, options)))
     {
         let graph = Graph::of(model).unwrap();
-        let Ok(plan) = Plan::of(&graph, wishes) else { continue };
+        let Ok(plan) = Plan::of(&graph, options) else { continue };
         match plan.apply(model, None) {
             Ok(quantized) => assert_eq!(
                 quantized.report().quantized().count(),

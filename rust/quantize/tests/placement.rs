@@ -149,9 +149,9 @@ fn weights_that_are_rearranged_as_integers_are_looked_at_too() {
     assert_eq!(conformance(made.model(), Target::X86Avx2).unwrap(), []);
 }
 
-/// The types of all values that are quantized and flow, after these wishes.
-fn types(model: &Model, wishes: &[(&str, QType)]) -> BTreeMap<String, QType> {
-    let asked = wishes.iter().map(|(name, qtype)| ((*name).to_owned(), *qtype)).collect();
+/// The types of all values that are quantized and flow, after these options.
+fn types(model: &Model, options: &[(&str, QType)]) -> BTreeMap<String, QType> {
+    let asked = options.iter().map(|(name, qtype)| ((*name).to_owned(), *qtype)).collect();
     let plan = plan(model, Config { activation_types: asked, ..with_activations() });
     let flows = |role| matches!(role, Role::Input | Role::Activation);
     plan.quantized()
@@ -166,8 +166,8 @@ fn a_wish_for_a_value_goes_before_its_maker_and_that_before_its_readers() {
     // conv1, relu1, conv2, add1 (of conv2 and relu1), relu2, conv3.
     let model = upgraded("residual_add");
     let names = ["x", "relu1_y", "relu2_y"];
-    let found = |wishes: &[(&str, QType)]| {
-        let types = types(&model, wishes);
+    let found = |options: &[(&str, QType)]| {
+        let types = types(&model, options);
         names.map(|name| types[name])
     };
     assert_eq!(found(&[]), [UInt8; 3]);
@@ -218,7 +218,7 @@ fn nodes_of_mixed_types_compute_in_float_and_the_plan_says_so() {
 }
 
 #[test]
-fn wishes_for_types_are_checked() {
+fn requested_types_are_checked() {
     let model = upgraded("residual_add");
     let refused = |config: Config, name: &str, qtype: QType| {
         let activation_types = BTreeMap::from([(name.to_owned(), qtype)]);

@@ -1,4 +1,4 @@
-//! What tests of the flow share: fixtures, wishes, and an engine that needs no runtime.
+//! What tests of the flow share: fixtures, options, and an engine that needs no runtime.
 
 #![allow(dead_code)] // each file of tests takes what it needs
 

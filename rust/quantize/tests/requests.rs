@@ -1,4 +1,4 @@
-//! Facts about wishes: which are met, and which are refused by name.
+//! Facts about options: which are met, and which are refused by name.
 
 mod common;
 
@@ -168,8 +168,8 @@ fn a_name_goes_before_a_pattern_and_that_before_a_type_of_operator() {
     let all = plan(&model, per_channel());
     let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
     let [first, .., last] = &weights[..] else { panic!("several weights") };
-    let types = |wishes: &[(&str, u8)]| {
-        let layer_bits = wishes.iter().map(|(text, bits)| ((*text).to_owned(), *bits)).collect();
+    let types = |options: &[(&str, u8)]| {
+        let layer_bits = options.iter().map(|(text, bits)| ((*text).to_owned(), *bits)).collect();
         let plan = plan(&model, Config { layer_bits, ..per_channel() });
         [first, last].map(|name| {
             let found = plan.quantized().find(|(value, _)| value.name == **name);
@@ -292,8 +292,8 @@ fn of_what_was_set_for_modules_the_narrowest_counts() {
     assert_eq!(types(convs.clone())[1..], others(QType::Int8));
     let pattern = convs.clone().set_module_name("*", of(QType::Int16));
     let converted = convert_opset(&model, 21).unwrap().0;
-    let wishes = pattern.config(&converted).unwrap();
-    assert!(wishes.layer_types.values().all(|qtype| *qtype == QType::Int16));
+    let options = pattern.config(&converted).unwrap();
+    assert!(options.layer_types.values().all(|qtype| *qtype == QType::Int16));
     let named = convs.set_module_name(first, config(None));
     let found = types(named.clone());
     assert_eq!((found[0], &found[1..]), (None, &others(QType::Int8)[..]));

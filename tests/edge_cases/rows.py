@@ -1,4 +1,4 @@
-"""A row of the zoo: a model with one oddity, and what has to come of it, whichever way it goes."""
+"""A row of the edge cases: an unusual model, and the expected result of each method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ways in which every model of the zoo is quantized."""
+"""The ways in which every model of the edge cases is quantized."""
 
 from __future__ import annotations
 

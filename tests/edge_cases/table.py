@@ -1,4 +1,4 @@
-"""docs/zoo.md: the table of edge-case models, generated from the rows."""
+"""docs/edge-cases.md: the table of edge-case models, generated from the rows."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from rows import ROWS, Quantized, Refused, Row, Untouched
 from ways import WAYS
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "zoo.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "edge-cases.md"
 
 HEAD = """# Edge-case models
 
 Models with one unusual property each, and the result of quantizing them by each method below.
-`tests/zoo/` builds and quantizes them and checks that
+`tests/edge_cases/` builds and quantizes them and checks that
 
 - ONNX Runtime loads the result, with optimizations and without, and `onnx.checker` accepts it;
 - everything that should be quantized is quantized, and no float copy of it is left;
@@ -21,8 +21,8 @@ Models with one unusual property each, and the result of quantizing them by each
 - a refusal is a typed error with the given text, and nothing is written.
 
 Weights in formats for which ONNX Runtime has no kernel are passed to it as the floats that
-`onnx.reference` dequantizes them to. This page is written by `python tests/zoo/run.py --write`; a
-test compares it with the rows.
+`onnx.reference` dequantizes them to. This page is written by
+`python tests/edge_cases/run.py --write`; a test compares it with the rows.
 
 """
 

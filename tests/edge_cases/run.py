@@ -1,8 +1,8 @@
-"""Quantize every model of the zoo in every way, and say what came of it.
+"""Quantize every model of the edge cases in every way, and say what came of it.
 
-python tests/zoo/run.py                 # every row, every way
-python tests/zoo/run.py 'opset*'        # some rows
-python tests/zoo/run.py --write         # docs/zoo.md, from the table alone
+python tests/edge_cases/run.py                 # every row, every way
+python tests/edge_cases/run.py 'opset*'        # some rows
+python tests/edge_cases/run.py --write         # docs/edge-cases.md, from the table alone
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "python")]
 
 import families  # noqa: F401 (fills the table)
-import judge
 import numpy as np
 import onnx
+import oracle
 from census import census
 from decode import decoded
 from onnx import ModelProto, TensorProto, ValueInfoProto, helper
@@ -185,7 +185,7 @@ def judged(
     assert list(old.graph.output) == list(new.graph.output)
     assert accepted(before) == row.checked
     if row.checked:
-        judge.check(after if isinstance(after, bytes) else str(after))
+        oracle.check(after if isinstance(after, bytes) else str(after))
     found_wrong = quantize_rs.validate(before, after).problems
     assert not found_wrong, "; ".join(map(str, found_wrong))
     if WAYS[way].decoded:
@@ -199,7 +199,7 @@ def judged(
 def accepted(model: Path | bytes) -> bool:
     """Whether onnx.checker accepts the model itself."""
     try:
-        judge.check(model if isinstance(model, bytes) else str(model))
+        oracle.check(model if isinstance(model, bytes) else str(model))
     except Exception:
         return False
     return True
@@ -213,11 +213,11 @@ def near(
         for model in (old, new):
             row.mend(model)
         before, after = old.SerializeToString(), new.SerializeToString()
-    plain = judge.session(before, optimized=False)
+    plain = oracle.session(before, optimized=False)
     exact = [plain.run(None, feed) for feed in feeds(row, old, EVALUATED)]
     worst = np.inf
     for optimized in (True, False):
-        session = judge.session(after, optimized=optimized)
+        session = oracle.session(after, optimized=optimized)
         for at, _ in enumerate(exact[0]):
             pairs = [
                 (wanted[at], session.run(None, feed)[at])

@@ -48,8 +48,8 @@ def conv(shape: list[int | str], dtype: int = TensorProto.FLOAT) -> onnx.ModelPr
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Waves with some noise on them: smooth as photos are, and not too smooth."""
+def sample_image(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Waves with some noise on them: smooth as images are, and not too smooth."""
     rng = np.random.default_rng(seed)
     y, x = np.mgrid[0:height, 0:width]
     waves = [127 + 80 * np.sin(x / 13 + k) + 40 * np.cos(y / 7 * (k + 1)) for k in range(3)]
