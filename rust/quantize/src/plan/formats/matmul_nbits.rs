@@ -3,19 +3,37 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{comes_from, is_function};
-use crate::Config;
+use super::{Form, comes_from, is_function};
 use crate::graph::Graph;
 use crate::graph::uses::{Along, Constant, Use};
+use crate::plan::{Consumers, KeepReason};
+use crate::{Config, Format};
 
 /// Elements in a block, where no block size is set.
 const BLOCK_SIZE: usize = 32;
 
-/// Unsigned integers in blocks along the axis that is summed over.
+/// How a weight is stored: every consumer takes its blocks.
 ///
 /// # Errors
 /// The reason why the format cannot store the weight.
-pub(super) fn spec(
+pub(super) fn form(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Result<Option<Form>, KeepReason> {
+    let format = Format::MatMulNBits;
+    match spec(graph, constant, config, qtype) {
+        Ok(spec) => {
+            let (consumers, at_run_time) = (Consumers::All, Vec::new());
+            Ok(Some(Form { spec, consumers, format, at_run_time }))
+        }
+        Err(why) => Err(KeepReason::NoForm { format, why }),
+    }
+}
+
+/// Unsigned integers in blocks along the axis that is summed over.
+fn spec(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,

@@ -1,6 +1,7 @@
 //! How an output format stores a weight, or why it cannot.
 
 mod dynamic;
+mod fake_quant;
 mod lstm;
 mod matmul_nbits;
 mod output_layers;
@@ -8,7 +9,6 @@ mod output_layers;
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{QSpec, QType};
-use quantize_rs_onnx::DataType;
 
 use super::{Consumers, KeepReason};
 use crate::graph::uses;
@@ -30,16 +30,59 @@ pub(super) struct Form {
     pub(super) at_run_time: Vec<(ValueId, usize)>,
 }
 
+/// How a format stores a weight; `None` where the options decide, and `DequantizeLinear` reads it.
+type FormOf = fn(&Graph<'_>, &Constant<'_>, &Config, QType) -> Result<Option<Form>, KeepReason>;
+
+/// What a format decides about weights.
+struct PlanRow {
+    format: Format,
+    /// The format of a weight for which `form` returns `None`.
+    otherwise: Format,
+    /// Weights that stay float.
+    float_weights: fn(&Graph<'_>, &[Constant<'_>]) -> BTreeSet<ValueId>,
+    form: FormOf,
+}
+
+/// One row for each output format.
+const PLANS: &[PlanRow] = &[
+    PlanRow {
+        format: Format::Qdq,
+        otherwise: Format::Qdq,
+        float_weights: |_, _| BTreeSet::new(),
+        form: |_, _, _, _| Ok(None),
+    },
+    PlanRow {
+        format: Format::MatMulNBits,
+        otherwise: Format::Qdq,
+        float_weights: |_, _| BTreeSet::new(),
+        form: matmul_nbits::form,
+    },
+    PlanRow {
+        format: Format::Dynamic,
+        otherwise: Format::Qdq,
+        float_weights: output_layers::last,
+        form: |graph, constant, config, qtype| Ok(dynamic::form(graph, constant, config, qtype)),
+    },
+    PlanRow {
+        format: Format::FakeQuant,
+        otherwise: Format::FakeQuant,
+        float_weights: |_, _| BTreeSet::new(),
+        form: fake_quant::form,
+    },
+];
+
+/// The row of a format; a test checks that every format has one.
+fn row(format: Format) -> &'static PlanRow {
+    PLANS.iter().find(|row| row.format == format).unwrap_or(&PLANS[0])
+}
+
 /// Weights that a format leaves to operators in float.
 pub(super) fn float_weights(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
 ) -> BTreeSet<ValueId> {
-    match config.output_format {
-        Format::Dynamic => output_layers::last(graph, constants),
-        Format::Qdq | Format::FakeQuant | Format::MatMulNBits => BTreeSet::new(),
-    }
+    (row(config.output_format).float_weights)(graph, constants)
 }
 
 /// How a format stores a weight; `None` where the options decide, and it is written with
@@ -53,30 +96,12 @@ pub(super) fn form(
     config: &Config,
     qtype: QType,
 ) -> Result<Option<Form>, KeepReason> {
-    let format = config.output_format;
-    match format {
-        Format::Qdq => Ok(None),
-        Format::MatMulNBits => match matmul_nbits::spec(graph, constant, config, qtype) {
-            Ok(spec) => {
-                let (consumers, at_run_time) = (Consumers::All, Vec::new());
-                Ok(Some(Form { spec, consumers, format, at_run_time }))
-            }
-            Err(why) => Err(KeepReason::NoForm { format, why }),
-        },
-        Format::Dynamic => Ok(dynamic::form(graph, constant, config, qtype)),
-        Format::FakeQuant => match constant.dtype.filter(|dtype| *dtype != DataType::Float) {
-            Some(dtype) => Err(KeepReason::NoForm { format, why: format!("it is {dtype}") }),
-            None => Ok(None),
-        },
-    }
+    (row(config.output_format).form)(graph, constant, config, qtype)
 }
 
 /// The format of a weight about which the options decide everything else.
 pub(super) fn usual(config: &Config) -> Format {
-    match config.output_format {
-        Format::FakeQuant => Format::FakeQuant,
-        _ => Format::Qdq,
-    }
+    row(config.output_format).otherwise
 }
 
 /// Whether a value is a constant, or the output of reshapes and transposes of it.
@@ -100,4 +125,17 @@ pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: Valu
 pub(super) fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
     let mut functions = graph.model.proto().functions.iter();
     functions.any(|function| function.domain == MICROSOFT && function.name == op_type)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PLANS;
+    use crate::Format;
+
+    #[test]
+    fn every_format_has_one_row() {
+        for format in Format::ALL {
+            assert_eq!(PLANS.iter().filter(|row| row.format == *format).count(), 1, "{format}");
+        }
+    }
 }
