@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn causes_are_reported_once() {
-        let kind = CalibrationErrorKind::Data("cannot be read".to_owned());
+        let kind = CalibrationErrorKind::Data { problem: "cannot be read".to_owned() };
         let cause = |text: &str| io::Error::other(text.to_owned());
         let error = CalibrationError::new(kind.clone()).caused_by(cause("disk on fire"));
         assert_eq!(chain(&error), "cannot be read: disk on fire");

@@ -241,7 +241,7 @@ fn floats(array: &Bound<'_, PyArrayDyn<f32>>) -> (Vec<usize>, Vec<f32>) {
 }
 
 fn failed(what: &str) -> CalibrationError {
-    CalibrationError::new(CalibrationErrorKind::Engine(what.to_owned()))
+    CalibrationError::engine(None, what)
 }
 
 fn cancelled() -> CalibrationError {

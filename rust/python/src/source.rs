@@ -300,7 +300,7 @@ fn tensors(
     let tensor = |(name, dtype, shape, elements): Array<'_>| {
         let Some(dtype) = DataType::all().find(|known| known.name() == dtype) else {
             let what = format!("`{name}` has elements of type {dtype}, expected plain numbers");
-            let error = CalibrationError::new(CalibrationErrorKind::Data(what));
+            let error = CalibrationError::data(what);
             return Err(errors::raised(py, &error.into(), None));
         };
         Ok((name, Tensor { dtype, shape, data: bytes_of(&elements) }))

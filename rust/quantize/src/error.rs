@@ -29,11 +29,49 @@ pub enum CalibrationErrorKind {
         reason: String,
     },
     /// A sample file or array is not readable or not of a usable form.
-    #[error("{0}")]
-    Data(String),
-    /// An input has the wrong name, rank, shape or type.
-    #[error("{0}")]
-    InputMismatch(String),
+    #[error("{problem}")]
+    Data {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// A sample lacks an input of the model.
+    #[error("input `{input}` is missing: the sample has {given}")]
+    MissingInput {
+        /// The input.
+        input: String,
+        /// The inputs that the sample has, or `nothing`.
+        given: String,
+    },
+    /// A sample has an input that the model does not have.
+    #[error("the model has no input `{input}`, its inputs are {expected}")]
+    UnknownInput {
+        /// The name in the sample.
+        input: String,
+        /// The inputs of the model.
+        expected: String,
+    },
+    /// A sample has an input twice.
+    #[error("input `{input}` is given twice")]
+    RepeatedInput {
+        /// The input.
+        input: String,
+    },
+    /// An input of a sample has another element type or shape than the model's.
+    #[error("input `{input}`: expected {expected}, got {found}")]
+    WrongInput {
+        /// The input.
+        input: String,
+        /// The element type and shape that the model declares.
+        expected: String,
+        /// The element type and shape of the sample.
+        found: String,
+    },
+    /// Samples do not fit the inputs of the model in another way.
+    #[error("{problem}")]
+    InputMismatch {
+        /// What does not fit, and how to fix it.
+        problem: String,
+    },
     /// An element of a sample is NaN or infinite.
     #[error("{found} at {position:?}, samples must be finite")]
     NonFinite {
@@ -88,8 +126,13 @@ pub enum CalibrationErrorKind {
         failures: String,
     },
     /// The engine failed while building or running the model.
-    #[error("{0}")]
-    Engine(String),
+    #[error("{problem}")]
+    Engine {
+        /// The engine; `None` if the error is not about one of the engines.
+        engine: Option<&'static str>,
+        /// What happened.
+        problem: String,
+    },
     /// The caller cancelled the calibration.
     #[error("calibration was cancelled")]
     Cancelled,
@@ -101,14 +144,18 @@ impl CalibrationErrorKind {
     pub fn category(&self) -> &'static str {
         match self {
             Self::NoSamples { .. } => "no_samples",
-            Self::Data(_) => "data",
-            Self::InputMismatch(_) => "input_mismatch",
+            Self::Data { .. } => "data",
+            Self::MissingInput { .. }
+            | Self::UnknownInput { .. }
+            | Self::RepeatedInput { .. }
+            | Self::WrongInput { .. }
+            | Self::InputMismatch { .. } => "input_mismatch",
             Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",
             Self::Unsupported { .. }
             | Self::UnsupportedInput { .. }
             | Self::UnsupportedType { .. }
             | Self::NoEngine { .. } => "unsupported",
-            Self::Engine(_) => "engine",
+            Self::Engine { .. } => "engine",
             Self::Cancelled => "cancelled",
         }
     }
@@ -128,6 +175,21 @@ fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> Stri
 }
 
 impl CalibrationError {
+    /// Creates the error for a sample file or array that cannot be read or used.
+    pub fn data(problem: impl Into<String>) -> CalibrationError {
+        CalibrationError::new(CalibrationErrorKind::Data { problem: problem.into() })
+    }
+
+    /// Creates the error for samples that do not fit the inputs of the model.
+    pub fn input_mismatch(problem: impl Into<String>) -> CalibrationError {
+        CalibrationError::new(CalibrationErrorKind::InputMismatch { problem: problem.into() })
+    }
+
+    /// Creates the error of an engine that failed while it built or ran the model.
+    pub fn engine(engine: Option<&'static str>, problem: impl Into<String>) -> CalibrationError {
+        CalibrationError::new(CalibrationErrorKind::Engine { engine, problem: problem.into() })
+    }
+
     /// Creates an error of this kind without a location.
     pub fn new(kind: CalibrationErrorKind) -> CalibrationError {
         let kind = Box::new(kind);

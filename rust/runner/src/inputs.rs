@@ -1,11 +1,11 @@
 //! Checks values against inputs, and samples against models.
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample};
+use quantize_rs::{CalibrationError, CalibrationErrorKind as Kind, InputSpec, Sample};
 use quantize_rs_onnx::{DataType, Tensor};
 
 /// The error for an input with the wrong name, rank, shape or type.
 pub(crate) fn mismatch(message: impl Into<String>) -> CalibrationError {
-    CalibrationError::new(CalibrationErrorKind::InputMismatch(message.into()))
+    CalibrationError::input_mismatch(message)
 }
 
 /// Whether `shape` matches `expected`: fixed dimensions must be equal.
@@ -43,18 +43,19 @@ pub(crate) fn check(specs: &[InputSpec], sample: &Sample) -> Result<(), Calibrat
         let Some(value) = sample.get(&spec.name) else {
             let given = sample.inputs.iter().map(|(name, _)| name.as_str());
             let given = if sample.inputs.is_empty() { "nothing".into() } else { listed(given, 8) };
-            let message = format!("input `{}` is missing: the sample has {given}", spec.name);
-            return Err(mismatch(message).at_value(&spec.name));
+            let kind = Kind::MissingInput { input: spec.name.clone(), given };
+            return Err(CalibrationError::new(kind).at_value(&spec.name));
         };
         check_value(spec, value)?;
     }
     for (position, (name, _)) in sample.inputs.iter().enumerate() {
         if !specs.iter().any(|spec| spec.name == *name) {
-            let message = format!("the model has no input `{name}`, its inputs are {}", inputs());
-            return Err(mismatch(message).at_value(name));
+            let kind = Kind::UnknownInput { input: name.clone(), expected: inputs() };
+            return Err(CalibrationError::new(kind).at_value(name));
         }
         if sample.inputs[..position].iter().any(|(earlier, _)| earlier == name) {
-            return Err(mismatch(format!("input `{name}` is given twice")).at_value(name));
+            let kind = Kind::RepeatedInput { input: name.clone() };
+            return Err(CalibrationError::new(kind).at_value(name));
         }
     }
     Ok(())
@@ -63,9 +64,9 @@ pub(crate) fn check(specs: &[InputSpec], sample: &Sample) -> Result<(), Calibrat
 fn check_value(spec: &InputSpec, value: &Tensor) -> Result<(), CalibrationError> {
     let fit = spec.shape.as_deref().is_none_or(|shape| fits(shape, &value.shape));
     if spec.dtype.is_some_and(|dtype| dtype != value.dtype) || !fit {
-        let (expected, got) = (describe(spec), format!("{} {:?}", value.dtype, value.shape));
-        let message = format!("input `{}`: expected {expected}, got {got}", spec.name);
-        return Err(mismatch(message).at_value(&spec.name));
+        let (expected, found) = (describe(spec), format!("{} {:?}", value.dtype, value.shape));
+        let kind = Kind::WrongInput { input: spec.name.clone(), expected, found };
+        return Err(CalibrationError::new(kind).at_value(&spec.name));
     }
     if Some(value.data.len()) != byte_len(value.dtype, &value.shape) {
         let (bytes, shape) = (value.data.len(), &value.shape);
@@ -132,7 +133,8 @@ mod tests {
         ];
         for (inputs, message) in cases {
             let error = check(&[spec()], &sample(inputs)).expect_err(message);
-            assert_eq!(error.kind(), &CalibrationErrorKind::InputMismatch(message.into()));
+            assert_eq!(error.kind().category(), "input_mismatch");
+            assert_eq!(error.kind().to_string(), message);
         }
     }
 }

@@ -150,7 +150,7 @@ fn if_both_engines_fail_both_errors_are_reported() {
     let model = fixture("conv2d_relu");
     let sample = Sample { inputs: vec![] };
     let error = auto.prepare(&model, &[], &sample).err().expect("a refusal");
-    assert!(matches!(error.kind(), CalibrationErrorKind::InputMismatch(_)), "{error}");
+    assert!(error.kind().category() == "input_mismatch", "{error}");
 }
 
 /// A model that converts numbers to integers, and samples on which the engines agree and do not: a

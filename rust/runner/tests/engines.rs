@@ -155,7 +155,14 @@ fn what_does_not_fit_is_refused_by_name() {
         };
         let error = refusal(&[], &wrong);
         let message = "input `x`: expected float32 [?, 3, 12, 12], got float32 [1, 12, 12, 3]";
-        assert_eq!(error.kind(), &CalibrationErrorKind::InputMismatch(message.into()));
+        let (expected, found) = ("float32 [?, 3, 12, 12]", "float32 [1, 12, 12, 3]");
+        let kind = CalibrationErrorKind::WrongInput {
+            input: "x".to_owned(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        };
+        assert_eq!(error.kind(), &kind);
+        assert_eq!(error.kind().to_string(), message);
         let message = "the main graph has no value `relu9` to observe (`relu9`)";
         assert_eq!(refusal(&["relu9"], &sample).to_string(), message);
         assert_eq!(refusal(&[""], &sample).value(), Some(""));

@@ -114,13 +114,12 @@ fn float16_is_shown_as_float32() {
 fn a_sample_of_another_shape_is_refused_before_it_runs() {
     let error = refusal("conv2d_relu", &[], &sample(&[("x", floats(&[1, 12, 12, 3]))]));
     let message = "input `x`: expected float32 [?, 3, 12, 12], got float32 [1, 12, 12, 3]";
-    assert_eq!(error.kind(), &CalibrationErrorKind::InputMismatch(message.into()));
+    assert_eq!(error.kind().to_string(), message);
 
     let runner = prepare("conv2d_relu", &[], &image(1)).expect("prepared");
     let error = runner.run(&image(2), &mut Seen::default(), &AtomicBool::new(false));
     let message = "input `x`: expected float32 [1, 3, 12, 12], got float32 [2, 3, 12, 12]";
-    let kind = CalibrationErrorKind::InputMismatch(message.into());
-    assert_eq!(error.expect_err("another shape").kind(), &kind);
+    assert_eq!(error.expect_err("another shape").kind().to_string(), message);
 }
 
 #[test]

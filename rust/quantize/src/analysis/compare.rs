@@ -13,7 +13,6 @@ use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
-use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
 use crate::report::{Accuracy, OutputRow, Speed, worst_sqnr};
@@ -290,7 +289,7 @@ impl ValueSink for OutputComparer<'_> {
 pub(super) fn other_shape(name: &str, wanted: &[usize], found: &[usize]) -> CalibrationError {
     let what =
         format!("`{name}` is {wanted:?} in the original and {found:?} in the quantized model");
-    CalibrationError::new(Kind::Engine(what)).at_value(name)
+    CalibrationError::engine(None, what).at_value(name)
 }
 
 impl ValueObserver for OutputComparer<'_> {

@@ -286,8 +286,8 @@ pub(super) fn feed(
         if let Some((shape, values)) = computed.get(name) {
             return Ok((name.clone(), Tensor::from_f32(shape.clone(), values)));
         }
-        let missing = || Kind::InputMismatch(format!("input `{name}` is missing"));
-        let given = sample.get(name).ok_or_else(|| CalibrationError::new(missing()));
+        let missing = || CalibrationError::input_mismatch(format!("input `{name}` is missing"));
+        let given = sample.get(name).ok_or_else(missing);
         Ok((name.clone(), given.map_err(|error| error.at_value(name))?.clone()))
     };
     Ok(Sample { inputs: inputs.iter().map(value).collect::<Result<_, CalibrationError>>()? })

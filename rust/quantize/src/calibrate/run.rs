@@ -119,9 +119,7 @@ pub(crate) fn observe<W: ValueObserver>(
         }
         let finished = driver.finish(&cancelled);
         // A worker does not panic; if it did, its samples would be missing.
-        let stopped = |_| {
-            CalibrationError::new(Kind::Engine("a worker thread stopped unexpectedly".to_owned()))
-        };
+        let stopped = |_| CalibrationError::engine(None, "a worker thread stopped unexpectedly");
         let observers = workers.into_iter().map(|worker| worker.join().map_err(stopped));
         let observers = observers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
@@ -204,9 +202,7 @@ impl Driver<'_, '_> {
             }
             self.begun += 1;
             if give.send(Job { number, runner, sample }).is_err() {
-                return Err(CalibrationError::new(Kind::Engine(
-                    "no worker thread is running".to_owned(),
-                )));
+                return Err(CalibrationError::engine(None, "no worker thread is running"));
             }
             self.ask()?;
         }
@@ -242,9 +238,9 @@ impl Driver<'_, '_> {
                 self.ask()
             }
             Err(RecvTimeoutError::Timeout) => self.ask(),
-            Err(RecvTimeoutError::Disconnected) => Err(CalibrationError::new(Kind::Engine(
-                "all worker threads stopped unexpectedly".to_owned(),
-            ))),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(CalibrationError::engine(None, "all worker threads stopped unexpectedly"))
+            }
         }
     }
 

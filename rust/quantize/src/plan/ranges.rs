@@ -3,7 +3,6 @@
 use std::borrow::Cow;
 
 use super::Plan;
-use crate::error::CalibrationErrorKind as Kind;
 use crate::{CalibrationError, Ranges};
 
 impl Ranges {
@@ -22,7 +21,7 @@ impl Ranges {
             };
             let name = self.chosen.get(&value.name).unwrap_or(&self.method);
             let finder = quantize_rs_math::range::find(name)
-                .map_err(|error| CalibrationError::new(Kind::Data(error.to_string())))?;
+                .map_err(|error| CalibrationError::data(error.to_string()))?;
             if let Some(found) = seen.range(finder.as_ref(), &how.spec) {
                 ranges.to_mut().values.insert(value.name.clone(), found.range);
             }
@@ -37,7 +36,7 @@ impl Ranges {
             None => Ok(()),
             Some(name) => {
                 let what = "these ranges lack a value that the plan quantizes".to_owned();
-                Err(CalibrationError::new(Kind::Data(what)).at_value(name))
+                Err(CalibrationError::data(what).at_value(name))
             }
         }
     }

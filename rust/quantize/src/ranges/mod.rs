@@ -16,7 +16,6 @@ use quantize_rs_math::{QSpec, Range};
 use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
-use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Method};
 
@@ -199,7 +198,7 @@ impl Ranges {
     /// # Errors
     /// There are no statistics, or the method is `auto`, which needs the samples.
     pub fn using(&self, method: &Method) -> Result<Ranges, CalibrationError> {
-        let data = |what: &str| CalibrationError::new(Kind::Data(what.to_owned()));
+        let data = |what: &str| CalibrationError::data(what);
         let Method::Finder(finder) = method else {
             return Err(data("the method `auto` needs samples: calibrate again with `auto`"));
         };
@@ -256,10 +255,9 @@ impl Ranges {
     /// The text was not written by [`Ranges::to_json`].
     pub fn from_json(text: &str) -> Result<Ranges, CalibrationError> {
         let ranges: Ranges = serde_json::from_str(text).map_err(|error| {
-            CalibrationError::new(Kind::Data(format!("not a ranges file: {error}")))
-                .caused_by(error)
+            CalibrationError::data(format!("not a ranges file: {error}")).caused_by(error)
         })?;
-        let wrong = |what: String| CalibrationError::new(Kind::Data(what));
+        let wrong = |what: String| CalibrationError::data(what);
         ranges.method.parse::<Method>().map_err(|error| wrong(format!("these ranges: {error}")))?;
         for (name, range) in &ranges.values {
             let Range { min, max } = *range;
@@ -283,7 +281,7 @@ impl Ranges {
     /// # Errors
     /// The ranges differ in model, method, values, types or engine, or have no statistics.
     pub fn merge(&self, other: &Ranges) -> Result<Ranges, CalibrationError> {
-        let data = |what: &str| CalibrationError::new(Kind::Data(what.to_owned()));
+        let data = |what: &str| CalibrationError::data(what);
         let types = |ranges: &Ranges| -> Vec<(String, Option<QSpec>)> {
             ranges.statistics.iter().map(|(name, seen)| (name.clone(), seen.spec)).collect()
         };
@@ -332,7 +330,7 @@ impl Ranges {
             return Ok(());
         }
         let what = "these ranges belong to another model".to_owned();
-        Err(CalibrationError::new(Kind::Data(what)))
+        Err(CalibrationError::data(what))
     }
 
     /// Why no scale can be had for a value, if none can: it carries a mask, or was never seen but

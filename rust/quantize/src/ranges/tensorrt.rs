@@ -10,7 +10,6 @@ use std::fmt::Write;
 use quantize_rs_math::{QType, Range};
 use quantize_rs_onnx::Model;
 
-use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Ranges};
 
@@ -53,7 +52,7 @@ impl Ranges {
     pub fn from_tensorrt(cache: &str, model: &Model) -> Result<Ranges, CalibrationError> {
         let refused = |line: usize, what: &str| {
             let what = format!("line {line} of the calibration cache {what}");
-            CalibrationError::new(Kind::Data(what))
+            CalibrationError::data(what)
         };
         let mut lines = cache.lines().enumerate();
         let header = lines.next().map_or("", |(_, line)| line.trim());

@@ -187,8 +187,7 @@ impl EngineRequest<'_> {
     ) -> Result<Option<String>, CalibrationError> {
         let nodes = &self.model.graph().node;
         let order = topological(nodes).map_err(|error| {
-            let kind = Kind::Engine("the nodes have no order".to_owned());
-            CalibrationError::new(kind).caused_by(error)
+            CalibrationError::engine(None, "the nodes have no order").caused_by(error)
         })?;
         let made = order.iter().flat_map(|node| &nodes[*node].output);
         let ranks: HashMap<&String, usize> =
@@ -217,7 +216,7 @@ impl EngineRequest<'_> {
 
 /// Whether the error is not that of an engine: the sample is invalid, or the caller cancelled.
 fn is_caller_error(failure: &CalibrationError) -> bool {
-    matches!(failure.kind(), Kind::InputMismatch(_) | Kind::Cancelled)
+    matches!(failure.kind().category(), "input_mismatch" | "cancelled")
 }
 
 fn unsupported(failures: String, cause: CalibrationError) -> CalibrationError {
@@ -230,7 +229,7 @@ fn require_onnxruntime(how: &str) -> CalibrationError {
         "{how}, although both engines agreed on the first sample: use `engine=\"onnxruntime\"` or \
          `--engine onnxruntime`"
     );
-    CalibrationError::new(Kind::Engine(what))
+    CalibrationError::engine(None, what)
 }
 
 /// The float outputs of the model, which both engines can show.

@@ -264,7 +264,7 @@ fn no_floats(tap: &str, what: impl fmt::Display) -> CalibrationError {
 
 /// An error of the engine, without a node.
 fn failed(message: impl Into<String>) -> CalibrationError {
-    CalibrationError::new(CalibrationErrorKind::Engine(message.into()))
+    CalibrationError::engine(Some("onnxruntime"), message)
 }
 
 fn panicked(message: &str) -> CalibrationError {

@@ -17,7 +17,7 @@ mod safetensors;
 use std::fs::File;
 use std::path::Path;
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Samples};
+use quantize_rs::{CalibrationError, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
@@ -140,7 +140,7 @@ pub fn from_arrays(
 
 /// The error for a file or array that cannot be read or used.
 fn data(message: impl Into<String>) -> CalibrationError {
-    CalibrationError::new(CalibrationErrorKind::Data(message.into()))
+    CalibrationError::data(message)
 }
 
 fn io_error(path: &Path, error: std::io::Error) -> CalibrationError {

@@ -225,5 +225,5 @@ fn tract_tensor(tensor: &Tensor) -> TractResult<tract_onnx::prelude::Tensor> {
 
 /// An error of the engine, without a node.
 fn failed(message: String) -> CalibrationError {
-    CalibrationError::new(CalibrationErrorKind::Engine(message))
+    CalibrationError::engine(Some("tract"), message)
 }

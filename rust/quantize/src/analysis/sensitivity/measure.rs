@@ -325,8 +325,9 @@ impl Work<'_> {
             let lent = piece.lent.get(input).and_then(|name| self.cache.0[number].get(name));
             let value =
                 lent.or_else(|| handed_on.get(input.as_str())).or_else(|| sample.get(input));
-            let missing = || Kind::InputMismatch(format!("input `{input}` is missing"));
-            Ok((input.clone(), value.cloned().ok_or_else(|| CalibrationError::new(missing()))?))
+            let missing =
+                || CalibrationError::input_mismatch(format!("input `{input}` is missing"));
+            Ok((input.clone(), value.cloned().ok_or_else(missing)?))
         };
         Ok(Sample { inputs: piece.part.inputs.iter().map(value).collect::<Result<_, _>>()? })
     }
