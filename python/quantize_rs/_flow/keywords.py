@@ -89,6 +89,7 @@ class CalibrateKeywords(TypedDict, total=False):
     activations: str | None
     activation_types: Mapping[str, str] | None
     activation_symmetric: bool
+    min_range: float | None
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -150,6 +151,7 @@ class PlanKeywords(TypedDict, total=False):
     # Activations
     activation_types: Mapping[str, str] | None
     activation_symmetric: bool
+    min_range: float | None
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None

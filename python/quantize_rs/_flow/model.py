@@ -121,6 +121,9 @@ class Model:
               name or type of the operator that produces or consumes it, or by pattern as in
               `exclude`.
             - `activation_symmetric`: Use activations with zero point in the middle of their type.
+            - `min_range`: Widen narrower ranges of activations to this width, by raising their
+              upper end: an activation that hardly varied in calibration then keeps a coarser scale
+              that covers more.
 
         Layers
             - `exclude`: Leave these weights and nodes in float: names, patterns with `*`, `?` and

@@ -189,6 +189,10 @@ class QuantizeOptions:
         Use activations with zero point in the middle of their type. Runtimes then cannot fuse a
         Relu into the operator before it. Some targets need this and turn it on. Default: False, or
         what the target needs.
+    min_range : float | None
+        Widen narrower ranges of activations to this width, by raising their upper end: an
+        activation that hardly varied in calibration then keeps a coarser scale that covers more.
+        Default: ranges stay as observed.
     exclude : Iterable[str] | None
         Leave these weights and nodes in float: names, patterns with `*`, `?` and `[...]`, regular
         expressions after `re:`, or operator types. Default: None.
@@ -287,6 +291,7 @@ class QuantizeOptions:
     activations: str | None = None
     activation_types: Mapping[str, str] | None = None
     activation_symmetric: bool = False
+    min_range: float | None = None
     exclude: Iterable[str] | None = None
     include: Iterable[str] | None = None
     min_elements: int = 0

@@ -312,6 +312,9 @@ def quantize_with_calibration(
         - `activation_types`: Other types for some activations: by the name of a value, by the name
           or type of the operator that produces or consumes it, or by pattern as in `exclude`.
         - `activation_symmetric`: Use activations with zero point in the middle of their type.
+        - `min_range`: Widen narrower ranges of activations to this width, by raising their upper
+          end: an activation that hardly varied in calibration then keeps a coarser scale that
+          covers more.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes

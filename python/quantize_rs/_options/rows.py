@@ -129,6 +129,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("calibrate",),
     ),
     Row(
+        name="min_range",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="activations",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("calibrate",),
+    ),
+    Row(
         name="exclude",
         aliases=("excluded_layers", "exclude_layers"),
         cls="QuantizeOptions",

@@ -40,6 +40,19 @@ impl Range {
         Range { min: self.min.min(0.0), max: self.max.max(0.0) }
     }
 
+    /// The range with 0, and with its upper end raised where it is narrower than `width`.
+    ///
+    /// ```
+    /// use quantize_rs_math::Range;
+    /// let range = Range { min: -0.25, max: -0.25 };
+    /// assert_eq!(range.widened_to_width(1.0), Range { min: -0.25, max: 0.75 });
+    /// ```
+    #[must_use]
+    pub fn widened_to_width(self, width: f32) -> Range {
+        let Range { min, max } = self.widened_to_zero();
+        Range { min, max: max.max(min + width) }
+    }
+
     /// The largest magnitude in the range.
     #[inline]
     pub fn absmax(self) -> f32 {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use common::{fixture, per_channel, plan, ranges, with_activations};
 use quantize_rs::{
     Config, DataType, Decision, Granularity, Graph, KeepReason, MicroLayout, Model, Plan,
-    PreprocessedModel, QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Scales,
+    PreprocessedModel, QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Role, Scales,
     Target, ValuePlan, WeightType, convert_opset,
 };
 
@@ -215,6 +215,22 @@ fn activations_may_have_sixteen_bits_where_the_opset_knows_them() {
     assert!(sixteen.clone().any(|tensor| tensor.dtype() == Some(DataType::UInt16)));
     let error = Plan::of(&Graph::of(&fixture("conv2d_relu")).unwrap(), config).unwrap_err();
     assert!(error.to_string().contains("uint16 needs opset 21"), "{error}");
+}
+
+#[test]
+fn min_range_widens_the_narrow_ranges_of_activations_alone() {
+    let model = fixture("conv2d_relu");
+    let scales = |min_range| {
+        let quantized = common::quantized(&model, Config { min_range, ..with_activations() });
+        let rows = quantized.report().values.iter();
+        let activations = rows.filter(|row| matches!(row.role, Role::Input | Role::Activation));
+        activations.filter_map(|row| Some(row.quantized.as_ref()?.scale)).collect::<Vec<_>>()
+    };
+    let (narrow, wide) = (scales(None), scales(Some(51_000.0)));
+    assert_eq!(narrow, scales(Some(1e-6)));
+    assert!(!wide.is_empty() && wide.iter().all(|scale| *scale == (200.0, 200.0)), "{wide:?}");
+    let config = Config { min_range: Some(-1.0), ..with_activations() };
+    assert!(config.check().unwrap_err().to_string().starts_with("min_range"));
 }
 
 #[test]

@@ -205,10 +205,12 @@ fn activations(
     if let Some(ranges) = ranges {
         ranges.check(plan)?;
     }
+    let min_width = plan.config.min_range.unwrap_or(0.0) as f32;
     for (value, how) in plan.quantized() {
         match (&how.source, ranges) {
             (Source::Observed, Some(ranges)) => {
-                found.insert(value.name.clone(), params(ranges.values[&value.name], &how.spec));
+                let range = ranges.values[&value.name].widened_to_width(min_width);
+                found.insert(value.name.clone(), params(range, &how.spec));
             }
             (Source::Observed, None) => {
                 return Err(QuantizeError::new(QuantizeErrorKind::Verify(format!(

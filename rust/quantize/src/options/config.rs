@@ -150,6 +150,17 @@ options! {
         example: "activation_symmetric=True",
     };
 
+    /// Widen narrower ranges of activations to this width, by raising their upper end: an
+    /// activation that hardly varied in calibration then keeps a coarser scale that covers more.
+    option min_range: Option<f64> = None => {
+        group: Group::Activations,
+        verbs: WITH_ACTIVATIONS,
+        default_text: Some("ranges stay as observed"),
+        range: (Some(0.0), None),
+        example: "min_range=0.0001",
+        flag: Flag { value_name: Some("X"), ..Flag::PLAIN },
+    };
+
     /// Leave out the most negative value of the type, such as -128, in symmetric weights; false
     /// uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits
     /// use it.
@@ -436,11 +447,20 @@ impl Config {
         self.activations.map_or(profile.bias, |activations| profile.bias_beside(activations))
     }
 
+    /// Refuses numbers outside of the range that their row allows.
+    fn check_ranges(&self) -> Result<(), QuantizeError> {
+        let values = serde_json::to_value(self).unwrap_or_default();
+        let given =
+            |row: &super::OptionRow| values.get(row.name).map_or(Ok(()), |v| row.check_range(v));
+        Self::ROWS.iter().try_for_each(given)
+    }
+
     /// Refuses options that contradict each other or cannot be met.
     ///
     /// # Errors
     /// The option, what it was, and what it may be.
     pub fn check(&self) -> Result<(), QuantizeError> {
+        self.check_ranges()?;
         self.output_format.check(self)?;
         self.check_overrides()?;
         if self.block_size.is_some() && self.activations.is_some() {

@@ -192,16 +192,10 @@ impl Format {
         if self != Format::Dynamic && config.dynamic_lstm {
             return against("dynamic_lstm", "is true, but it is for dynamic alone".to_owned());
         }
-        match config.accuracy_level {
-            Some(_) if self != Format::MatMulNBits => {
-                against("accuracy_level", "is an attribute of MatMulNBits alone".to_owned())
-            }
-            Some(level) if level > 4 => {
-                let what = format!("is {level}, expected 0 to 4");
-                Err(QuantizeError::option("accuracy_level", what))
-            }
-            _ => Ok(()),
+        if self != Format::MatMulNBits && config.accuracy_level.is_some() {
+            return against("accuracy_level", "is an attribute of MatMulNBits alone".to_owned());
         }
+        Ok(())
     }
 }
 
