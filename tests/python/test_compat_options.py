@@ -128,6 +128,18 @@ def test_ranges_are_symmetric_for_minmax_alone_as_theirs(digits: Path, images: P
     assert report.to_dict()["config"]["activation_symmetric"] is False
 
 
+def test_the_minimum_range_widens_narrower_ranges_alone(digits: Path, images: Path) -> None:
+    def scales(width: float | None) -> dict[str, float]:
+        report = static(digits, images, extra_options={"MinimumRealRange": width})
+        return {value.name: value.scale[0] for value in report.activations if value.scale}
+
+    exact = scales(None)
+    width = 255 * sorted(exact.values())[len(exact) // 2]
+    expected = {name: max(scale, width / 255) for name, scale in exact.items()}
+    assert len(set(expected.values())) < len(set(exact.values()))
+    assert scales(width) == pytest.approx(expected)
+
+
 @pytest.mark.parametrize(
     ("percentile", "said"), [(99.9999, "percentile:99.9999"), (None, "percentile"), (99, None)]
 )

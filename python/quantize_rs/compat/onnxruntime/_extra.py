@@ -68,12 +68,16 @@ def _symmetric(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None else {"symmetric": bool(value)}
 
 
+def _min_range(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    return {} if value is None else {"min_range": float(value)}
+
+
 def _smooth(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None else {"smooth": bool(value)}
 
 
 _OVERRIDES = _refused("quantize_rs.quantize_with_calibration has layer_bits and activation_types")
-_REAL_RANGE = _refused("ranges are as wide as the observed values, and include 0")
+_REAL_RANGE = _refused("it widens ranges of activations, which are found when the model runs")
 
 EXTRA: dict[str, Row] = {
     "ActivationSymmetric": Row(_sets(activation_symmetric=True), _idle()),
@@ -121,7 +125,7 @@ EXTRA: dict[str, Row] = {
         _idle(True),
     ),
     "UseQDQContribOps": Row(_done, _idle()),
-    "MinimumRealRange": Row(_REAL_RANGE, _REAL_RANGE),
+    "MinimumRealRange": Row(_min_range, _REAL_RANGE),
     "TensorQuantOverrides": Row(_OVERRIDES, _OVERRIDES),
     "QDQKeepRemovableActivations": Row(_done, _idle()),
     "QDQDisableWeightAdjustForInt32Bias": Row(
