@@ -319,8 +319,22 @@ def test_overrides_are_passed_on_as_configuration_files_write_them() -> None:
     ]
     assert overrides(given) == entries  # type: ignore[arg-type]
     assert made("quantize", overrides=given).get("overrides") == entries
-    assert "overrides" not in made("quantize")
-    assert "overrides" not in made("quantize", overrides=[])
+    assert not made("quantize")["overrides"]
+    assert not made("quantize", overrides=[])["overrides"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in TABLE if row["class"] == "QuantizeOptions"],
+    ids=lambda row: row["name"],
+)
+def test_the_example_of_every_option_reaches_the_plan(row: dict[str, Any]) -> None:
+    name = row["name"]
+    given = eval(f"dict({row['example']})", {"Match": Match})
+    (function, *_) = (name for name, verb in VERBS.items() if verb in row["verbs"])
+    passed = made(function, **given)
+    if name != "bits":  # The functions pass it on themselves: weights take precedence over it.
+        assert passed[name] not in (None, OPTIONS[name].default)
 
 
 @pytest.mark.parametrize(
@@ -349,3 +363,17 @@ def test_old_names_in_errors_of_the_extension_module_become_those_of_the_table()
     with pytest.raises(OptionError, match=r"^nodes are bad") as caught, renamed:
         raise OptionError("excluded_layers are bad", option="excluded_layers")
     assert caught.value.option == "nodes"
+
+
+@pytest.mark.parametrize("value", [np.float32(0.5), np.float64(0.5), 0.5, np.int8(2), 2])
+def test_numbers_of_numpy_are_numbers(value: Any) -> None:
+    plan = quantize_rs.open(DIGITS).plan(activations="uint8", min_range=value)
+    assert plan.to_dict()["config"]["min_range"] == float(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("much", "much"), (-1, "is -1(.0)?, expected 0 or more"), ([1], "1")]
+)
+def test_a_number_of_another_type_or_out_of_range_is_refused(value: Any, expected: str) -> None:
+    with pytest.raises(OptionError, match=f"^min_range .*{expected}"):
+        quantize_rs.open(DIGITS).plan(activations="uint8", min_range=value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, SupportsFloat, SupportsIndex, TypeVar
+from typing import Any, SupportsIndex, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,11 @@ def number(option: str, value: Any) -> float:
         return float(value)
     except (TypeError, ValueError):
         raise OptionError(f"{option} is {value!r}, expected a number", option=option) from None
+
+
+def optional_number(option: str, value: Any) -> float | None:
+    """Return a float, or None."""
+    return None if value is None else number(option, value)
 
 
 def bits(option: str, value: SupportsIndex) -> int:
@@ -196,14 +201,3 @@ def labels(value: npt.ArrayLike | None) -> list[int] | None:
         raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
     found: list[int] = array.astype(np.int64).ravel().tolist()
     return found
-
-
-def pruning(
-    threshold: SupportsFloat | None, sparsity: SupportsFloat | None
-) -> tuple[str, float] | None:
-    """Return which weights to prune before quantization, as a mode and a number, or None."""
-    if threshold is not None and sparsity is not None:
-        raise OptionError("sparsity: give it or prune, not both", option="sparsity")
-    if sparsity is not None:
-        return "sparsity", number("sparsity", sparsity)
-    return None if threshold is None else ("absolute", number("prune", threshold))

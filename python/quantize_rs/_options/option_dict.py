@@ -2,49 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, TypedDict
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias, TypedDict
 
+from ..errors import OptionError
 from . import check
 from .match import overrides
 from .resolve import Resolved
+from .table import OPTIONS
 
-
-class _Overrides(TypedDict, total=False):
-    overrides: list[dict[str, Any]]
-
-
-class OptionDict(_Overrides):
-    """Options of quantization; `overrides` is there only if there are any."""
-
-    bits: int | None
-    weights: str | None
-    with_activations: bool
-    activations: str | None
-    activation_types: dict[str, str]
-    per_channel: bool
-    symmetric: bool
-    activation_symmetric: bool
-    narrow_range: bool | None
-    block_size: int | None
-    weight_method: str | None
-    rounding: str | None
-    native_int4: bool | None
-    exclude: list[str]
-    include: list[str] | None
-    min_elements: int
-    layer_bits: dict[str, int]
-    layer_types: dict[str, str]
-    target: str | None
-    op_types: list[str] | None
-    prune: tuple[str, float] | None
-    bias_correction: bool
-    smooth: bool
-    passes: list[str] | None
-    opset: int | None
-    output_format: str
-    accuracy_level: int | None
-    dynamic_lstm: bool
+OptionDict: TypeAlias = dict[str, Any]
+"""Options of quantization by name, as the extension module takes them."""
 
 
 class CompareDict(TypedDict):
@@ -99,40 +67,33 @@ class ModuleOptionDict(TypedDict):
     exclude: list[str]
 
 
+# How the value of an option is checked and converted; all others go to Rust as they are, which
+# checks them by the table.
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "activation_types": check.types_by_name,
+    "block_size": check.optional_count,
+    "exclude": check.names,
+    "include": check.optional_names,
+    "min_elements": check.count,
+    "op_types": check.optional_names,
+    "overrides": lambda _, entries: overrides(entries),
+    "passes": lambda _, passes: check.passes(passes),
+    "prune": check.optional_number,
+    "sparsity": check.optional_number,
+    "opset": lambda option, value: check.optional_count(option, value, least=1),
+    "accuracy_level": check.optional_count,
+}
+
+
 def option_dict(found: Resolved, *, bits: int | None, with_activations: bool) -> OptionDict:
     """Return the options that a plan is made of, checked; `bits` gives way to weights."""
+    if found["prune"] is not None and found["sparsity"] is not None:
+        raise OptionError("sparsity: give it or prune, not both", option="sparsity")
+    made: OptionDict = {
+        name: _CHECKS[name](name, found[name]) if name in _CHECKS else found[name]
+        for name, row in OPTIONS.items()
+        if row.cls == "QuantizeOptions"
+    }
     widths, types = check.layers(found["layer_bits"], found["layer_types"])
-    made = OptionDict(
-        bits=bits,
-        weights=found["weights"],
-        with_activations=with_activations,
-        activations=found["activations"],
-        activation_types=check.types_by_name("activation_types", found["activation_types"]),
-        per_channel=found["per_channel"],
-        symmetric=found["symmetric"],
-        activation_symmetric=found["activation_symmetric"],
-        narrow_range=found["narrow_range"],
-        block_size=check.optional_count("block_size", found["block_size"]),
-        weight_method=found["weight_method"],
-        rounding=found["rounding"],
-        native_int4=found["native_int4"],
-        exclude=check.names("exclude", found["exclude"]),
-        include=check.optional_names("include", found["include"]),
-        min_elements=check.count("min_elements", found["min_elements"]),
-        layer_bits=widths,
-        layer_types=types,
-        target=found["target"],
-        op_types=check.optional_names("op_types", found["op_types"]),
-        prune=check.pruning(found["prune"], found["sparsity"]),
-        bias_correction=found["bias_correction"],
-        smooth=found["smooth"],
-        passes=check.passes(found["passes"]),
-        opset=check.optional_count("opset", found["opset"], least=1),
-        output_format=found["output_format"],
-        accuracy_level=check.optional_count("accuracy_level", found["accuracy_level"]),
-        dynamic_lstm=found["dynamic_lstm"],
-    )
-    entries = overrides(found["overrides"])
-    if entries:
-        made["overrides"] = entries
-    return made
+    made |= {"bits": bits, "layer_bits": widths, "layer_types": types}
+    return {**made, "with_activations": with_activations}

@@ -79,16 +79,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for ConfigOptions {
                 let what = format!("is {shown}, which is no value of an option");
                 return Err(errors::of_option(py, name, &what));
             };
-            // What becomes 0 comes with its threshold, or the part of a weight that it is.
-            match (&*key, json.as_array().map(Vec::as_slice)) {
-                ("prune", Some([Value::String(how), number])) if how == "absolute" => {
-                    given.push((key, number.clone()));
-                }
-                ("prune", Some([Value::String(how), number])) => {
-                    given.push((how.clone(), number.clone()));
-                }
-                _ => given.push((key, json)),
-            }
+            given.push((key, json));
         }
         given.retain(|(_, value)| !value.is_null());
         let given = options::canonical(given).map_err(|error| errors::raised(py, &error, None))?;
@@ -125,7 +116,7 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         }
         return Ok(Some(Value::Object(map)));
     }
-    let Ok(items) = value.try_iter() else { return Ok(None) };
+    let Ok(items) = value.try_iter() else { return Ok(number(value)) };
     let mut array = Vec::new();
     for item in items {
         match json(&item?)? {
@@ -134,6 +125,13 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         }
     }
     Ok(Some(Value::Array(array)))
+}
+
+/// A number that is no `int` or `float` of Python, such as numpy's.
+fn number(value: &Bound<'_, PyAny>) -> Option<Value> {
+    let whole = || value.call_method0("__index__").ok()?.extract::<i64>().ok().map(Value::from);
+    let real = || value.call_method0("__float__").ok()?.extract().ok();
+    whole().or_else(|| Number::from_f64(real()?).map(Value::Number))
 }
 
 /// The table of all options as JSON: an array of objects, one for each option.
