@@ -65,7 +65,7 @@ def _only_adds(old: defs.OpSchema, new: defs.OpSchema) -> bool:
     return kept and inputs and not new.deprecated
 
 
-# What `_only_adds` cannot see the reason of: attributes that became optional or that nobody set.
+# Cases that `_only_adds` does not recognize: attributes that became optional or were never set.
 SAME_ALL_THE_SAME = {("Clip", 6), ("GRU", 3), ("LpPool", 2), ("GlobalLpPool", 2)}
 
 
@@ -80,14 +80,14 @@ def test_what_stands_as_it_is_only_gained_something() -> None:
 
 
 def _versions(case: Case) -> list[int]:
-    """The first version of each schema that says it like this."""
+    """The first version of each schema in which the node has this form."""
     changes = sorted(schemas()[case.op])
     starts = {max(case.since, version) for version in changes}
     return sorted(v for v in starts if v <= min(case.until, TARGETS[-1]))
 
 
 def _check(model: onnx.ModelProto, case: Case, made: list[Any]) -> None:
-    """What ONNX itself finds wrong; it wants to know the types of inputs and outputs."""
+    """Run the ONNX checker, which needs the types of inputs and outputs."""
     model = onnx.ModelProto.FromString(model.SerializeToString())
     values = [*case.inputs.values(), *made]
     for info, value in zip([*model.graph.input, *model.graph.output], values, strict=True):
@@ -97,7 +97,7 @@ def _check(model: onnx.ModelProto, case: Case, made: list[Any]) -> None:
 
 
 def _run(model: bytes, inputs: oracle.Feeds) -> tuple[list[Any], float]:
-    """Run a model, and say how far off: ONNX Runtime 1.31 lacks kernels of some versions."""
+    """Run a model; return its outputs and a tolerance: ONNX Runtime 1.31 lacks some kernels."""
     try:
         return oracle.ort(model, inputs, optimized=False), 0.0
     except NotImplemented:
@@ -192,7 +192,7 @@ def test_functions_are_converted_from_their_own_version() -> None:
     )
     new = helper.make_function(
         "local",
-        "Softmax",  # a function goes before an operator of its name
+        "Softmax",  # a function takes precedence over an operator
         ["a"],
         ["b"],
         [helper.make_node("Identity", ["a"], ["b"])],
@@ -231,7 +231,7 @@ def test_what_stays_keeps_its_bytes_and_names_that_are_taken_are_left_alone() ->
     assert nodes[3].SerializeToString() in done.model
     assert [o.version for o in after.opset_import] == [13, 3]
     assert after.ir_version == 7
-    # Equal constants are one, whose name is not that of the input.
+    # Equal constants are stored once, under a name that no input has.
     assert [t.name for t in after.graph.initializer] == ["y_axes_1"]
     assert [list(n.input) for n in after.graph.node[1:3]] == [
         ["h", "y_axes_1"],
@@ -317,7 +317,7 @@ def test_the_first_models_of_all_are_converted() -> None:
     for name in constants:
         tensor = helper.make_tensor_value_info(name, 1, [constants[name].size])
         before.graph.input.append(tensor)
-    # So they were: no kinds of attributes, and nobody said which operators were meant.
+    # Models of IR version 1 have no attribute types and do not import operator sets.
     before.ir_version = 1
     before.ClearField("opset_import")
     for node in before.graph.node:
@@ -393,3 +393,11 @@ def test_every_fixture_means_the_same(name: str) -> None:
     after = oracle.ort(done.model, inputs, optimized=False)
     if said["finite"]:
         assert oracle.sqnr(before, after) > 120  # dB: the last bits of sums in another order
+
+
+def test_the_report_has_the_opset_of_the_result(tmp_path: Path) -> None:
+    for name, options, opset in (("opset13", {}, 13), ("opset10_conv", {"opset": 21}, 21)):
+        path = tmp_path / "quantized.onnx"
+        report = quantize_rs.quantize(oracle.model(name), path, **options)
+        (written,) = (entry.version for entry in onnx.load(path).opset_import if not entry.domain)
+        assert report.opset == written == opset

@@ -83,6 +83,8 @@ class Report(Result):
         ``bytes_before / bytes_after``.
     sizes : Sizes
         The size by kind of content.
+    opset : int
+        The opset of the result, which may be newer than that of the model.
     engine, method : str or None
         The engine that ran the samples, and the calibration method.
     samples : int
@@ -113,6 +115,7 @@ class Report(Result):
     bytes_after: int
     ratio: float
     sizes: Sizes
+    opset: int
     engine: str | None
     method: str | None
     samples: int

@@ -45,6 +45,9 @@ pub struct Report {
     pub bytes_before: u64,
     /// The size of the result in bytes, including external data.
     pub bytes_after: u64,
+    /// The opset of the result, which may be newer than that of the model.
+    #[serde(default)]
+    pub opset: i64,
     /// The engine that ran the model on samples, if any.
     pub engine: Option<String>,
     /// The range method.
@@ -215,6 +218,7 @@ impl Report {
             input: graph.model.path().map(|path| path.display().to_string()),
             config: plan.config.clone(),
             bytes_before: graph.model.byte_len(),
+            opset: graph.model.opset("").unwrap_or(0),
             engine: ranges.map(|ranges| ranges.engine.clone()),
             method: ranges.map(|ranges| ranges.method.clone()),
             samples: ranges.map_or(0, |ranges| ranges.samples),
