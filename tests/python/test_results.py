@@ -71,10 +71,10 @@ def test_rows_say_what_is_in_the_file(report: Report) -> None:
         assert value.sqnr_db is not None
         assert value.sqnr_db > 38
         assert value.max_abs_error is not None
-        # The first convolution meets pixels, the others what a Relu left: those keep their sums.
+        # Only the first convolution reads pixels; the others read outputs of a Relu and keep sums.
         steps = 0.5 if value.name == "conv1.weight" else 0.75
         assert value.max_abs_error <= scale.max() * steps
-        assert not any(points.any() for points in zero)  # symmetric: none, or nothing but zeros
+        assert not any(points.any() for points in zero)  # symmetric: no zero points, or only zeros
     image = next(value for value in report.values if value.name == "image")
     assert image.range == (0.0, 1.0)
     assert image.qtype == "uint8"
@@ -98,6 +98,14 @@ def test_json_is_json_and_the_dict_is_the_same(
     assert report.to_dict()["ratio"] == report.ratio
     assert len(report.to_dict()["values"]) == len(report.values) == len(plan)
     assert "model" not in quantize_rs.quantize(digits, None).to_dict()
+
+
+def test_a_report_has_every_field_that_its_json_has(report: Report) -> None:
+    """A field that only one side has is forgotten, but for the options and an earlier name."""
+    names = {field.name for field in dataclasses.fields(report)} - {"_outcome", "model"}
+    renamed = {"accuracy_control": "verified"}
+    expected = {renamed.get(name, name) for name in names} | {"config"}
+    assert set(report.to_dict()) == expected
 
 
 def test_plans_are_tables(plan: Plan) -> None:
