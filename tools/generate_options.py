@@ -79,7 +79,7 @@ def takes(function: str, row: Row) -> bool:
 
 def python_type(row: Row) -> str:
     """How an option is annotated."""
-    found: str = row["python_type"].replace("Override", "Match")
+    found: str = row["python_type"]
     if row["name"] in ("passes", "overrides"):
         found += " | None"
     return found

@@ -119,7 +119,7 @@ class RunOptions:
     progress : bool | Callback | None
         Show progress on standard error. In Python a function may be given: it is called with the
         number of samples done and the number of all samples, or None. An exception that it raises
-        stops the run. Default: shown in a terminal.
+        stops the run. Default: nothing is shown.
     """
 
     engine: Engine = "auto"
@@ -140,7 +140,7 @@ class QuantizeOptions:
         The type of weights, instead of a number of bits, or a layout of blocks with 8-bit scales.
         One of ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, ``"float4e2m1"``, ``"int8"``,
         ``"uint8"``, ``"float8e4m3fn"``, ``"float8e5m2"``, ``"int16"``, ``"uint16"``, ``"float16"``,
-        ``"bfloat16"``, ``"int32"``, ``"mxfp4"``, ``"mxfp8"``, ``"nvfp4"``.
+        ``"bfloat16"``, ``"mxfp4"``, ``"mxfp8"``, ``"nvfp4"``.
 
         Floats of 8 bits need opset 19. Those of 16 bits have no scale and are cast. `mxfp4` and
         `mxfp8` need opset 24 and the target generic; `nvfp4` needs opset 23 and the target tensorrt

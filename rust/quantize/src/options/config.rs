@@ -374,7 +374,7 @@ options! {
     option overrides: Vec<Override> = Vec::new() => {
         group: Group::Layers,
         flag: Flag { value_name: Some("JSON"), ..Flag::PLAIN },
-        python_type: Some("Iterable[Override | Mapping[str, Any]] | None"),
+        python_type: Some("Iterable[Match | Mapping[str, Any]] | None"),
         example: "overrides=[{\"match\": {\"pattern\": \"head/*\"}, \"weights\": \"int16\"}]",
     };
 

@@ -273,7 +273,7 @@ options! {
     /// stops the run.
     row progress: Option<bool> = None => {
         surfaces: &[Surface::Python],
-        default_text: Some("shown in a terminal"),
+        default_text: Some("nothing is shown"),
         example: "progress=True",
         python_type: Some("bool | Callback | None"),
     };

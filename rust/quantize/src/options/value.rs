@@ -249,7 +249,8 @@ fn weight_types() -> Vec<Choice> {
         aliases: found.aliases().to_vec(),
         about: found.layout().map_or("", |row| row.about),
     };
-    WeightType::all().map(choice).collect()
+    // Only biases are int32.
+    WeightType::all().filter(|found| *found != QType::Int32).map(choice).collect()
 }
 
 impl OptionType for QType {
