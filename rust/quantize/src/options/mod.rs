@@ -8,6 +8,7 @@
 //! In: text or typed values from a user. Out: a checked [`Config`].
 //! Imports: `util`, `error`.
 
+mod check;
 pub mod config;
 mod declare;
 pub(crate) mod format;
