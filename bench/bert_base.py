@@ -16,7 +16,7 @@ LAYERS, WIDTH, HEADS, INNER = 12, 768, 12, 3072
 VOCABULARY, POSITIONS, SEQUENCE = 30522, 512, 128
 OUTLIER_CHANNELS = (308, 381)
 MASKED = float(np.finfo(np.float32).min)
-"""What is added to the score of a token that is not to be looked at."""
+"""Added to the score of a token that is masked."""
 
 
 def bert_base(path: Path) -> None:

@@ -19,7 +19,7 @@ FAST, BUILT_IN = "onnxruntime", "tract"
 THREADS = 2
 
 THEIR_METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-"""What onnxruntime's tool calls the methods that it has too."""
+"""The names of our methods in onnxruntime's tool."""
 
 HISTOGRAMS = ("entropy", "percentile")
 """The methods for which onnxruntime's tool keeps every activation of every sample."""
@@ -27,10 +27,10 @@ HISTOGRAMS = ("entropy", "percentile")
 
 @dataclass(frozen=True)
 class Grid:
-    """What is run on a model, and what of it on how many samples.
+    """The methods that are run on a model, and the numbers of samples.
 
     `ours`: methods and counts by engine. `theirs`: counts by method of onnxruntime's tool.
-    `sample_gb`: what its tool keeps of a sample. `once`: counts that are run only once.
+    `sample_gb`: memory that its tool needs for a sample. `once`: counts that are run only once.
     """
 
     ours: dict[str, tuple[tuple[str, ...], tuple[int, ...]]]
@@ -104,7 +104,7 @@ class Grid:
         )
 
     def runs(self, count: int) -> int | None:
-        """How often; None is what the command line says."""
+        """The number of runs; None for that of the command line."""
         return 1 if count in self.once else None
 
     def targets(self) -> tuple[Target, ...]:

@@ -14,9 +14,9 @@ import figures
 class Job:
     """One row of a case: a tool at work. Rows of one group do the same thing and are compared.
 
-    `samples` changes the case's samples for this row. A row that needs more memory than there is
-    is left out and says so. `checked`: whether the output is loaded and judged; `thorough`: also
-    timed, and judged by the model's own metric.
+    `samples` changes the case's samples for this row. A row that needs more memory than the machine
+    has is left out, and the report says so. `checked`: whether the output is loaded and evaluated;
+    `thorough`: whether it is also timed, and evaluated by the model's own metric.
     """
 
     label: str

@@ -69,7 +69,7 @@ def over(pick: Callable[[list[float]], float], *figures: Figure) -> Figure:
 
 
 def memory_over_output(label: str, factor: float) -> Figure:
-    """Peak of anonymous memory beyond so many times the output, in MB."""
+    """Peak of anonymous memory beyond `factor` times the size of the output, in MB."""
 
     def figure(result: Result) -> float | None:
         peak, output = cost(label, "anonymous_peak")(result), cost(label, "output")(result)
@@ -89,7 +89,7 @@ def bad_outputs(result: Result) -> float | None:
 
 
 def bad(row: Mapping[str, Any]) -> bool:
-    """Whether the row's job crashed, or its output was judged and is not valid."""
+    """Whether the row's job crashed, or its output was checked and is not valid."""
     return row["cost"]["error"] is not None or ("quality" in row and not valid(row))
 
 
@@ -107,8 +107,8 @@ def failed(check: object) -> bool:
     return isinstance(check, dict) and "error" in check
 
 
-def sqnr_lead(ours: str, theirs: str) -> Figure:
-    """How many decibels ours is ahead, on the output where it leads least."""
+def sqnr_margin(ours: str, theirs: str) -> Figure:
+    """How many decibels our SQNR is above theirs, on the output with the smallest margin."""
 
     def figure(result: Result) -> float | None:
         a, b = sqnr(result, ours), sqnr(result, theirs)
@@ -125,7 +125,7 @@ def sqnr(result: Result, label: str) -> dict[str, float]:
 
 
 def sqnr_apart(a: str, b: str) -> Figure:
-    """How many decibels two jobs are apart, on the output where they are most."""
+    """The largest difference in SQNR between two jobs over the outputs, in decibels."""
 
     def figure(result: Result) -> float | None:
         x, y = sqnr(result, a), sqnr(result, b)
@@ -139,8 +139,8 @@ def metric(label: str, name: str) -> Figure:
     return lambda result: metrics(result, label).get(name)
 
 
-def metric_lead(label: str, kind: str, name: str) -> Figure:
-    """How far a figure of the metric is ahead of the best recorded peer's of the kind."""
+def metric_margin(label: str, kind: str, name: str) -> Figure:
+    """How much better a figure of the metric is than that of the best recorded peer of the kind."""
 
     def figure(result: Result) -> float | None:
         ours, best = metrics(result, label), result["peers"].get(kind)
@@ -168,22 +168,22 @@ def size_by_peer(label: str, kind: str) -> Figure:
     return figure
 
 
-def no_larger_lead(labels: list[str], kind: str, names: list[str], name: str) -> Figure:
-    """As `metric_lead`, of the row that is furthest ahead by the least of all `names`.
+def no_larger_margin(labels: list[str], kind: str, names: list[str], name: str) -> Figure:
+    """As `metric_margin`, of the row whose smallest margin over all `names` is largest.
 
-    Rows whose output is larger than that of the best peer do not count; `size_by_peer` tells where
-    all are.
+    Rows whose output is larger than that of the best peer do not count. When no row is left, the
+    figure is None: `size_by_peer` says by how much the outputs are larger.
     """
     rows = [
-        (cost(label, "output"), [metric_lead(label, kind, each) for each in names])
+        (cost(label, "output"), [metric_margin(label, kind, each) for each in names])
         for label in labels
     ]
 
     def figure(result: Result) -> float | None:
         best = result["peers"].get(kind)
         found = []
-        for output, leads in rows:
-            size, values = output(result), [lead(result) for lead in leads]
+        for output, margins in rows:
+            size, values = output(result), [margin(result) for margin in margins]
             known = [value for value in values if value is not None]
             if best is None or size is None or len(known) < len(values):
                 return None

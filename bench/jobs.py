@@ -72,7 +72,7 @@ def calibrate(request: Request) -> Prepared:
 
 
 def flow(request: Request) -> Prepared:
-    """The verbs that `quantize_with_calibration` is made of, with the CPU seconds of one of them.
+    """The steps of `quantize_with_calibration`, and the CPU seconds of one of them.
 
     The samples are read one by one from files.
     """
@@ -109,7 +109,7 @@ def load_engine(engine: str) -> None:
 
 
 SMALL = Path(__file__).parent.parent / "examples" / "digits" / "digits_cnn.onnx"
-"""A model that is run in no time."""
+"""A model that takes almost no time to run."""
 
 STATIC: dict[str, Any] = {
     "weights": "int8",
@@ -181,10 +181,12 @@ def ort_nbits(request: Request) -> Prepared:
 def ort_alone(request: Request) -> Prepared:
     """ONNX Runtime running the samples with the values exposed that our calibration looks at.
 
-    As many samples at once as ours runs, each on one thread: threads that are busy beside each
-    other take more CPU time for the same work, and one sample on several of them takes more still.
-    What it gives is dropped at once. This is the least that calibration can cost.
-    The model is written by another process: memory that was freed here would be had for nothing.
+    It runs as many samples at once as our calibration does, each on one thread: parallel threads
+    take more CPU time for the same work, and one sample on several threads takes more still. The
+    outputs are dropped at once. Calibration cannot cost less than this.
+
+    Another process writes the model: memory that is allocated and freed here would not be counted
+    when the call allocates it again.
     """
     import onnxruntime
     import samples
@@ -352,9 +354,10 @@ def sensitivity(request: Request) -> Prepared:
 
 
 def layer_by_layer(request: Request) -> Prepared:
-    """The same by hand: for each layer a model with it alone quantized, run from end to end.
+    """The sensitivity by hand: each layer is quantized alone, and the whole model is run.
 
-    By ONNX Runtime, on one thread. Its ranges are there already; ours are part of what is measured.
+    ONNX Runtime runs it on one thread. The ranges are computed before the call; those of our
+    `sensitivity` are part of the measured call.
     """
     import numpy as np
     import onnxruntime

@@ -78,26 +78,26 @@ def is_integer(op: str) -> bool:
 
 
 def float_patterns(graph: onnx.GraphProto) -> Counter[str]:
-    """Float kernels that read a dequantized value, each with who feeds it and who reads it."""
-    makers = {name: node.op_type for node in graph.node for name in node.output}
+    """Float kernels that read a dequantized value, each with its producers and its consumers."""
+    producers = {name: node.op_type for node in graph.node for name in node.output}
     constants = {tensor.name for tensor in graph.initializer}
-    readers: dict[str, list[str]] = {}
+    consumers: dict[str, list[str]] = {}
     for node in graph.node:
         for name in node.input:
-            readers.setdefault(name, []).append(node.op_type)
+            consumers.setdefault(name, []).append(node.op_type)
     patterns: Counter[str] = Counter()
     for node in graph.node:
-        sources = [origin(name, makers, constants) for name in node.input if name]
+        sources = [origin(name, producers, constants) for name in node.input if name]
         if "DequantizeLinear" not in sources or node.op_type in CONVERSIONS:
             continue
-        targets = {reader for name in node.output for reader in readers.get(name, ["output"])}
+        targets = {found for name in node.output for found in consumers.get(name, ["output"])}
         patterns[f"{', '.join(sources)} → {node.op_type} → {', '.join(sorted(targets))}"] += 1
     return patterns
 
 
-def origin(name: str, makers: dict[str, str], constants: set[str]) -> str:
-    """The operator that makes a value, `constant` or `input`."""
-    return makers.get(name) or ("constant" if name in constants else "input")
+def origin(name: str, producers: dict[str, str], constants: set[str]) -> str:
+    """The type of the operator that outputs a value, or `constant` or `input`."""
+    return producers.get(name) or ("constant" if name in constants else "input")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import onnxruntime as ort
 import samples
 
 BLOCK_SECONDS = 0.005
-"""One timing covers calls of about so much: one call of a small model is lost in the noise."""
+"""The length of a timed block of calls: a single call of a small model is lost in the noise."""
 
 Times = dict[str, list[tuple[float, float]]]
 
@@ -70,7 +70,7 @@ def calls_per_block(session: ort.InferenceSession, feed: samples.Feed) -> int:
 
 
 def block(session: ort.InferenceSession, feed: samples.Feed, calls: int) -> tuple[float, float]:
-    """Wall and CPU seconds of one call, over so many."""
+    """Wall and CPU seconds of one call: the mean over `calls`."""
     wall, cpu = time.perf_counter(), time.process_time()
     for _ in range(calls):
         session.run(None, feed)

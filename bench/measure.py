@@ -50,7 +50,7 @@ class Cost:
 
 
 def job(python: Command, request: dict[str, Any], scratch: Path, runs: int = 1) -> Cost:
-    """Run the job so often; a job that fails is not tried again."""
+    """Run the job `runs` times; a job that fails is not repeated."""
     results: list[dict[str, Any]] = []
     for _ in range(runs):
         results.append(run_once(python, request, scratch))
@@ -70,7 +70,7 @@ def run_once(python: Command, request: dict[str, Any], scratch: Path) -> dict[st
     sent.write_text(json.dumps(request | {"result": str(result)}))
     log = scratch / "log.txt"
     with log.open("w") as stream:
-        os.sync()  # what an earlier job wrote is not paid for by this one
+        os.sync()  # flush what an earlier job wrote, so that it costs this one nothing
         child = subprocess.Popen(
             [*python, CHILD, sent],
             cwd=scratch,

@@ -30,7 +30,7 @@ def large(path: Path) -> None:
 
 
 def layers_of(graph: Graph, layers: int, path: Path, product: str = "Gemm") -> None:
-    """So many layers of 4096 × 4096, into the file."""
+    """Write a model of `layers` layers of 4096 × 4096 to the path."""
     width, x = 4096, "x"
     rng = np.random.default_rng(width)
     for layer in range(layers):

@@ -49,7 +49,7 @@ def ahead(job: Job, kind: str, *names: str) -> list[Target]:
     return [
         Target(
             f"{job.label}: {name} ahead of the best peer ({kind})",
-            figures.metric_lead(job.label, kind, name),
+            figures.metric_margin(job.label, kind, name),
             at_least=0,
         )
         for name in names
@@ -57,10 +57,10 @@ def ahead(job: Job, kind: str, *names: str) -> list[Target]:
 
 
 def as_good_as_peers(kind: str, ways: tuple[Job, ...], names: list[str]) -> list[Target]:
-    """The promise that no recorded peer of the kind is better, nor its file smaller.
+    """The promise that no recorded peer of the kind is better, or has a smaller file.
 
-    The best of theirs is that of scales for channels and scales for tensors, so ours is, too; only
-    what is no larger counts.
+    The best peer has scales per channel or per tensor, so both of ours are compared. Only our
+    outputs that are no larger than the peer's count.
     """
     labels = [job.label for job in ways]
     smallest = Target(
@@ -73,7 +73,7 @@ def as_good_as_peers(kind: str, ways: tuple[Job, ...], names: list[str]) -> list
         *(
             Target(
                 f"{' or '.join(labels)}, no larger: {name} ahead of the best peer ({kind})",
-                figures.no_larger_lead(labels, kind, names, name),
+                figures.no_larger_margin(labels, kind, names, name),
                 at_least=0,
             )
             for name in names
@@ -81,22 +81,22 @@ def as_good_as_peers(kind: str, ways: tuple[Job, ...], names: list[str]) -> list
     ]
 
 
-PHOTOS = tuple(
+THIRTY_TWO_IMAGES = tuple(
     Job(
-        f"quantize_rs static {method}, 32 photos",
+        f"quantize_rs static {method}, 32 images",
         OURS,
         "calibrate",
-        "32 photos",
+        "32 images",
         SYMMETRIC | {"method": method},
         {"count": 32},
         checked=False,
     )
     for method in ("minmax", "auto")
 )
-"""What a user waits for; the same photos again where there are fewer."""
+"""How long a user waits for a calibration. Where there are fewer images, they are repeated."""
 
 TEXT = (OURS_DYNAMIC, OURS_INT8_NBITS, OURS_INT4_BLOCKS, OURS_INT4_NBITS, OURS_INT4_HQQ)
-"""What people do with models of text, which are nearly all weights."""
+"""The usual ways to quantize text models, which consist mostly of weights."""
 
 SENSITIVITY, SENSITIVITY_ALL_THREADS = (
     Job(
@@ -118,13 +118,13 @@ BY_HAND = Job(
     samples={"count": 16},
     writes=False,
 )
-"""Every layer quantized alone, by us and by hand.
+"""Every layer quantized alone, by our function and by hand.
 
-CPU seconds are compared on one thread: two that are busy beside each other take more of them for
-the same work, ONNX Runtime's and ours alike."""
+CPU seconds are compared on one thread: parallel threads take more CPU time for the same work, in
+ONNX Runtime and in our code alike."""
 
 MORE_JOBS: dict[str, tuple[Job, ...]] = {
-    "ultraface/model_op17": (*PHOTOS, SENSITIVITY, SENSITIVITY_ALL_THREADS, BY_HAND),
+    "ultraface/model_op17": (*THIRTY_TWO_IMAGES, SENSITIVITY, SENSITIVITY_ALL_THREADS, BY_HAND),
     "minilm/model": TEXT,
     "bytegpt/model": TEXT,
 }
@@ -149,7 +149,7 @@ PROMISES: dict[str, tuple[Target, ...]] = {
         ),
         *(
             Target(f"{job.label}: wall s", figures.cost(job.label, "wall"), at_most=1)
-            for job in PHOTOS
+            for job in THIRTY_TWO_IMAGES
         ),
         latency(OURS_AUTO, ORT_STATIC.label, 1, at_most=1),
         latency(OURS_AUTO, "float", 1, at_most=1),
@@ -177,11 +177,11 @@ PROMISES: dict[str, tuple[Target, ...]] = {
         latency(OURS_AUTO, "float", 1, at_most=1),
     ),
 }
-"""What is promised of single models, beside what is promised of all."""
+"""Targets of single models, in addition to those of all models."""
 
 
 def cases_of(path: Path) -> list[Case]:
-    """A file of a folder of models; too old a one also in a newer opset, as the peers had it."""
+    """The cases of a model file. A model with an old opset is also converted, as for the peers."""
     name = f"{path.parent.name}/{path.stem}"
     cases = [case_of(path, name, lambda _: path)]
     if 1 < models.opset(path) < SCALES_PER_CHANNEL:
@@ -191,7 +191,7 @@ def cases_of(path: Path) -> list[Case]:
 
 
 SCALES_PER_CHANNEL = 13
-"""The opset in which DequantizeLinear learned to take a scale for each channel."""
+"""The first opset in which DequantizeLinear takes a scale for each channel."""
 
 
 def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:

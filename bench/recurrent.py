@@ -21,12 +21,12 @@ def gru(path: Path) -> None:
 
 
 def recurrent(path: Path, op: str, gates: int, directions: int, **attributes: int) -> None:
-    """The layers, what each makes brought into the form that the next one reads, and the head."""
+    """Write the layers and the head; each output is reshaped for the next layer."""
     rng = np.random.default_rng(gates)
     graph = Graph()
 
     def uniform(*shape: int) -> np.ndarray:
-        """As torch begins with recurrent layers."""
+        """The initial weights that torch gives to recurrent layers."""
         bound = HIDDEN**-0.5
         return rng.uniform(-bound, bound, shape).astype(np.float32)
 

@@ -18,7 +18,7 @@ Column = tuple[str, Callable[[str, Row, Row], str]]
 
 def markdown(results: dict[str, Any]) -> str:
     """The whole report."""
-    parts = [heading(results), verdicts(results), *(case(result) for result in results["cases"])]
+    parts = [heading(results), all_targets(results), *(case(result) for result in results["cases"])]
     return "\n".join(parts)
 
 
@@ -48,7 +48,7 @@ def versions(found: dict[str, str] | str) -> str:
     )
 
 
-def verdicts(results: dict[str, Any]) -> str:
+def all_targets(results: dict[str, Any]) -> str:
     """Every target in one table."""
     rows = [
         [found["name"], target["text"], number(target["figure"]), target["bound"], target["result"]]
@@ -259,7 +259,7 @@ def quality_notes(row: Row) -> list[str]:
 
 
 def targets(result: dict[str, Any]) -> str:
-    """The verdicts of a case, a line each."""
+    """The targets of a case and their results, a line each."""
     lines = [
         f"- **{t['result']}** {t['text']}: {number(t['figure'])} (target {t['bound']})"
         for t in result["targets"]

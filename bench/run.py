@@ -69,7 +69,7 @@ def main() -> None:
         print(report.case(results["cases"][-1]), flush=True)
         if options.out:
             options.out.write_text(json.dumps(results, indent=1) + "\n")
-    print(report.verdicts(results))
+    print(report.all_targets(results))
     if options.markdown:
         RESULTS.write_text(report.markdown(results))
 
@@ -97,7 +97,10 @@ def arguments() -> argparse.Namespace:
         "--runs", type=int, default=3, help="runs per job, of which the median counts [3]"
     )
     parser.add_argument(
-        "--metric-samples", type=int, default=0, help="at most so many, 0 = all [0]"
+        "--metric-samples",
+        type=int,
+        default=0,
+        help="at most N samples for the metric, 0 = all [0]",
     )
     parser.add_argument(
         "--rounds", type=int, default=150, help="rounds of interleaved inference [150]"
@@ -133,7 +136,7 @@ def named(name: str, pattern: str) -> bool:
 
 
 def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> dict[str, Any]:
-    """All rows, checks, latencies and verdicts of one case."""
+    """All rows, checks, latencies and target results of one case."""
     model = case.model(settings.cache)
     files = models.files_of(model)
     for file in files:
@@ -156,7 +159,7 @@ def run_case(case: Case, found: dict[str, tools.Tool], settings: Settings) -> di
         "rows": rows,
         "latency": latency(case, model, folder, rows, settings),
     }
-    result["targets"] = [verdict(target, result) for target in case.targets]
+    result["targets"] = [target_result(target, result) for target in case.targets]
     shutil.rmtree(folder / "scratch", ignore_errors=True)
     if not case.keep_model:
         for file in files:
@@ -297,7 +300,7 @@ def latency(
     return batches
 
 
-def verdict(target: Target, result: figures.Result) -> dict[str, Any]:
+def target_result(target: Target, result: figures.Result) -> dict[str, Any]:
     """The figure of a target, its bound, and whether it is kept."""
     figure = target.figure(result)
     least, most = target.at_least, target.at_most

@@ -46,7 +46,8 @@ def of(source: Source) -> Samples:
 class Folder:
     """A folder with `calib.npz`, `eval.npz` and `meta.json`; `evaluate.py` lies beside it.
 
-    With a `count`, calibration takes exactly so many samples, the first again after the last.
+    With a `count`, calibration takes exactly that number of samples. Where the folder has fewer, it
+    begins again with the first one.
     """
 
     def __init__(self, source: Source) -> None:
@@ -93,7 +94,7 @@ class Folder:
         return list(self.meta["model"]["inputs"])
 
     def evaluation_arrays(self, limit: int) -> Feed:
-        """The first `limit` held-out samples; images kept as bytes become what the model reads."""
+        """The first `limit` held-out samples; images stored as bytes are normalized."""
         with np.load(self.path / self.meta.get("eval", "eval.npz")) as arrays:
             if "x_u8" in arrays:
                 pixels = arrays["x_u8"][:limit].astype(np.float32)

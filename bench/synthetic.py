@@ -9,7 +9,7 @@ Feed = dict[str, np.ndarray]
 
 SIDE = 224
 OCTAVES = (4, 7, 14, 28, 56, 112)
-"""Sizes of the noise that an image is a sum of; the coarser, the stronger, as in photographs."""
+"""Sizes of the noise that an image is a sum of; the coarser, the stronger, as in natural images."""
 
 FIRST, LAST = 101, 102
 """The ids that begin and end a text."""
@@ -18,7 +18,7 @@ SHORTEST = 12
 
 
 def images(count: int, seed: int) -> Feed:
-    """Images of unlike brightness, contrast and sharpness, about as large as normalized photos."""
+    """Images of varying brightness, contrast and sharpness, in the range of normalized images."""
     rng = np.random.default_rng(seed)
     ramps = [ramp(size) for size in OCTAVES]
     found = np.empty((count, 3, SIDE, SIDE), np.float32)
@@ -34,7 +34,7 @@ def images(count: int, seed: int) -> Feed:
 
 
 def ramp(size: int) -> np.ndarray:
-    """The matrix that stretches so many values to a side, linearly."""
+    """The matrix that interpolates `size` values linearly to the length of a side."""
     distances = np.abs(np.linspace(0, size - 1, SIDE)[:, None] - np.arange(size))
     ramps: np.ndarray = np.clip(1 - distances, 0, 1).astype(np.float32)
     return ramps

@@ -57,9 +57,9 @@ def probed(name: str, python: Command, module: str, *distributions: str) -> Tool
 
 
 def upstream(folder: Path) -> Tool:
-    """The release before, installed from the registry once.
+    """The previous release, installed from the registry once.
 
-    `-E`: a PYTHONPATH that leads to our package must not lead the peer there.
+    `-E` ignores PYTHONPATH: it may point to our package, which the peer must not import.
     """
     python: Command = (folder / "bin" / "python", "-E")
     try:

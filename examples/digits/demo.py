@@ -115,8 +115,8 @@ def explanation(rows: list[Measured], samples: int, target: str) -> dict[str, st
             " model."
         ),
         weights.name: (
-            "The same file without that option. ONNX Runtime dequantizes the weights in every run,"
-            " which takes time and prevents the fast layout of float convolutions."
+            "The same file without that option. ONNX Runtime dequantizes the weights at inference"
+            " time, which takes time and prevents the fast layout of float convolutions."
         ),
         static.name: (
             f"quantize_with_calibration(): {samples} sample images give the ranges of the"

@@ -1,4 +1,4 @@
-"""Write the hostile files and the index of what must come of each.
+"""Write the hostile files and the index of their expected results.
 
     python tests/attacks/make.py            writes files/* and index.json
     python tests/attacks/make.py --check    compares, and tries the honest ones in other readers
@@ -9,9 +9,9 @@ An entry of the index:
 
     stage     `quantize`: quantize the model; `calibrate`: calibrate the digits net with the file
     error     class of the exception, itself or one derived from it; null: it has to work
-    contains  every one of these stands in the message
-    opens     the model can be looked at (`model_info`); what fails, fails later
-    may_work  working is as good as the error; only a crash is not
+    contains  the message contains all of these
+    opens     `model_info` can read the model; the failure comes later
+    may_work  success is accepted in place of the error; a crash is not
     make      what to set up first, in an empty folder with a copy of the file: `write` maps a path
               to a number of zero bytes, `symlink` a path to what it points at
 """

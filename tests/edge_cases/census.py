@@ -1,4 +1,4 @@
-"""What of a model is stored in how many bits: counted in the file, whoever wrote it."""
+"""Counts the constants of a model by the width of their type, whichever tool wrote it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SMALL = tuple(
     if re.fullmatch("U?INT(2|4|8|16)|FLOAT[48].*", name)
 )
 
-# Which inputs of an operator say how others are to be read, and are no numbers of their own.
+# The inputs of operators that are scales or zero points of other inputs.
 PARAMETERS: dict[str, tuple[int, ...]] = {
     "QuantizeLinear": (1, 2),
     "DequantizeLinear": (1, 2),
@@ -51,7 +51,7 @@ def census(model: ModelProto) -> Census:
             for at in PARAMETERS.get(node.op_type, ())
             if at < len(node.input)
         }
-        # Scales may be stored in few bits themselves.
+        # Scales may be quantized too.
         said |= {
             n.input[0] for n in nodes if n.op_type == "DequantizeLinear" and n.output[0] in said
         }
@@ -66,7 +66,7 @@ def census(model: ModelProto) -> Census:
 
 
 def _scopes(model: ModelProto) -> Iterator[tuple[list[NodeProto], dict[str, TensorProto]]]:
-    """Each graph: who may read its constants, and these."""
+    """For each graph, the nodes that may read its constants, and the constants."""
     for nodes, constants in [
         (model.graph.node, model.graph.initializer),
         *((function.node, ()) for function in model.functions),

@@ -24,14 +24,15 @@ Build: TypeAlias = Callable[["Beast"], "ModelProto | bytes | None"]
 
 
 class Beast(Draft):
-    """A graph under construction, whose weights are plainly normal.
+    """A graph under construction whose weights are normally distributed.
 
-    The fixtures have channels that are ten times larger, which cost a scale for the whole tensor
-    20 dB. Here one oddity is tried at a time, so that what 8 and 4 bits give is known beforehand.
+    The fixtures have channels that are ten times larger, which cost 20 dB with one scale for the
+    whole tensor. Here each model has one unusual property, so the accuracy that 8 and 4 bits reach
+    is known beforehand.
     """
 
     def normal(self, shape: Any, axis: int = 0) -> Numbers:
-        """Normal numbers that keep the size of a signal."""
+        """Normal numbers, scaled so that a layer keeps the magnitude of its input."""
         fan_in = max(1, int(np.prod(shape)) // max(1, shape[axis]))
         return self.rng.normal(0, 1 / np.sqrt(fan_in), shape).astype(np.float32)
 
@@ -46,7 +47,7 @@ class Beast(Draft):
 
 @dataclass(frozen=True)
 class Quantized:
-    """Weights are quantized: how many, and how near the outputs are, in decibels."""
+    """Weights are quantized: their number, and the minimum SQNR of the outputs in decibels."""
 
     weights: int | None = None
     floor: float | None = None
@@ -54,7 +55,7 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Refused:
-    """A typed error that says so, and nothing is written."""
+    """A typed error with this text is raised, and nothing is written."""
 
     error: str
     says: str
@@ -72,16 +73,17 @@ Outcome: TypeAlias = Quantized | Refused | Untouched
 class Row:
     """One model.
 
-    outcomes  what comes of it, for the ways where it is not `weights` and the floor of the way;
-              None where a way makes no sense
-    ranges    for integer inputs, the least and the greatest number that make sense
-    sizes     of the dimensions that have only a name
+    outcomes  the results of the ways whose result is not `weights` and the floor of the way;
+              None where a way does not apply
+    ranges    the smallest and the largest valid number of integer inputs
+    sizes     the lengths of named dimensions
     checked   whether onnx.checker accepts the model itself
-    mend      what makes ONNX Runtime open the model, done to it and to what comes of it alike
+    workaround
+              changes the model and the result alike, so that ONNX Runtime can open them
     exact     outputs that have to be what they were, bit for bit
-    copies    a float copy of a quantized weight has to stay, for those who read it otherwise
+    copies    a float copy of a quantized weight has to stay, for consumers that need floats
     read_only the model lies in a folder that may not be written to
-    varies    how long a dimension that has only a name is, from sample to sample
+    varies    the lengths of a named dimension, which differ from sample to sample
     fixture   the model is one of `tests/fixtures`, whose weights have large channels
     """
 
@@ -96,7 +98,7 @@ class Row:
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     checked: bool = True
-    mend: Callable[[ModelProto], None] | None = None
+    workaround: Callable[[ModelProto], None] | None = None
     exact: tuple[str, ...] = ()
     copies: bool = False
     read_only: bool = False
@@ -104,7 +106,7 @@ class Row:
     fixture: bool = False
 
     def expected(self, way: str) -> Outcome | None:
-        """What has to come of it, None where the way makes no sense for it."""
+        """The expected result, None where the way does not apply."""
         if way in self.outcomes or WAYS[way].holds is None:
             return self.outcomes.get(way, Quantized())
         held = WAYS[way].holds(onnx.load_from_string(self.files()[0]))
@@ -150,7 +152,7 @@ def fixture(family: str, name: str, weights: int, **said: Any) -> None:
 def add(
     name: str, family: str, odd: str, build: Any, weights: int, said: Mapping[str, Any]
 ) -> None:
-    """Put a row into the table."""
+    """Add a row to the table."""
     if name in ROWS:
         raise ValueError(f"two rows are called {name}")
 

@@ -1,4 +1,4 @@
-"""Quantize every model of the edge cases in every way, and say what came of it.
+"""Quantize every edge-case model in every way, and report the results.
 
 python tests/edge_cases/run.py                 # every row, every way
 python tests/edge_cases/run.py 'opset*'        # some rows
@@ -37,14 +37,14 @@ import quantize_rs
 from quantize_rs import QuantizeError, Report
 
 CALIBRATED, EVALUATED = range(8), range(100, 104)
-"""The numbers of the samples that calibration sees, and of those that outputs are judged by."""
+"""The numbers of the samples that calibration sees, and of those that outputs are evaluated on."""
 
 BATCH, OTHER = 4, 12
-"""The sizes of dimensions that have only a name."""
+"""The sizes of named dimensions."""
 
 
 def main() -> int:
-    """Show every row, and how many did not come out as the table says."""
+    """Print every row, and the number of those that differ from the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=["*"])
     parser.add_argument("--way", action="append", choices=list(WAYS), help="only this way")
@@ -83,7 +83,7 @@ def cases() -> list[tuple[str, str]]:
 
 
 def run(row: Row, way: str) -> str:
-    """Quantize the model and hold what comes of it against the table; what was found, in words."""
+    """Quantize the model and compare the result with the table; return a summary."""
     expected = row.expected(way)
     with source(row) as (model, before):
         target = model.with_name("quantized.onnx") if isinstance(model, Path) else None
@@ -103,7 +103,9 @@ def run(row: Row, way: str) -> str:
             assert report.warnings, "nothing was done and nothing said"
             assert same(prepared(model, report), report.model or target), "changed"
             return "as it was"
-        return judged(row, way, expected, before, target or report.model, report)  # type: ignore[arg-type]
+        after = target or report.model
+        assert after is not None
+        return evaluated(row, way, expected, before, after, report)
 
 
 @contextmanager
@@ -130,7 +132,7 @@ def source(row: Row) -> Iterator[tuple[Path | bytes, Path | bytes]]:
 
 
 def asked_for(model: ModelProto) -> list[ValueInfoProto]:
-    """The inputs that have to be given."""
+    """The inputs without a default value."""
     constant = {tensor.name for tensor in model.graph.initializer}
     return [end for end in model.graph.input if end.name not in constant]
 
@@ -145,13 +147,12 @@ def prepared(model: Path | bytes, report: quantize_rs.Report) -> Path | bytes:
 
 
 def same(before: Path | bytes, after: Path | bytes | None) -> bool:
-    """Whether nothing was done: the same bytes, or, of a model with data beside it, the same
-    model."""
+    """Whether nothing was changed: the bytes, or the model if it has external data, are equal."""
     if isinstance(before, bytes) and isinstance(after, bytes):
         return before == after
     models = [load(before), load(after)]  # type: ignore[list-item]
     for tensor in (tensor for model in models for tensor in model.graph.initializer):
-        tensor.ClearField("data_location")  # which onnx leaves behind, though the data is inside
+        tensor.ClearField("data_location")  # onnx keeps this field when it loads the data
     return models[0] == models[1]
 
 
@@ -160,7 +161,7 @@ def load(model: Path | bytes) -> ModelProto:
     return onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
 
 
-def judged(
+def evaluated(
     row: Row,
     way: str,
     expected: Quantized,
@@ -168,7 +169,7 @@ def judged(
     after: Path | bytes,
     report: Report,
 ) -> str:
-    """Whether it is valid, small, and near enough: what was found, in words."""
+    """Check that the result is valid, small and accurate enough; return a summary."""
     old, new = load(before), load(after)
     weights = row.weights if expected.weights is None else expected.weights
     floor = WAYS[way].floor if expected.floor is None else expected.floor
@@ -209,9 +210,9 @@ def near(
     row: Row, old: ModelProto, new: ModelProto, before: Path | bytes, after: Path | bytes
 ) -> float:
     """Signal to noise of the worst output, optimized or not, over the held-out samples."""
-    if row.mend:
+    if row.workaround:
         for model in (old, new):
-            row.mend(model)
+            row.workaround(model)
         before, after = old.SerializeToString(), new.SerializeToString()
     plain = oracle.session(before, optimized=False)
     exact = [plain.run(None, feed) for feed in feeds(row, old, EVALUATED)]
@@ -230,7 +231,7 @@ def near(
 
 
 def sqnr(pairs: list[tuple[Any, Any]]) -> float:
-    """Signal to noise of one output over several samples; what is no finite float is equal."""
+    """SQNR of one output over several samples; values that are not finite floats must be equal."""
     noise = signal = 0.0
     for wanted, found in pairs:
         x, y = np.asarray(wanted), np.asarray(found)
@@ -249,13 +250,13 @@ def sqnr(pairs: list[tuple[Any, Any]]) -> float:
 
 
 def samples(row: Row, model: Path | bytes) -> Feeds:
-    """What calibration sees."""
+    """The samples for calibration."""
     structure = model if isinstance(model, bytes) else model.read_bytes()
     return feeds(row, onnx.load_from_string(structure), CALIBRATED)
 
 
 def feeds(row: Row, model: ModelProto, numbers: Any) -> Feeds:
-    """Inputs that make sense, always the same."""
+    """Valid inputs from fixed seeds."""
     made = []
     for number in numbers:
         rng = np.random.default_rng([zlib.crc32(row.name.encode()), number])
@@ -281,7 +282,7 @@ def feeds(row: Row, model: ModelProto, numbers: Any) -> Feeds:
 
 
 def size(row: Row, name: str, number: int) -> int:
-    """How long a dimension is that has only a name."""
+    """The length of a named dimension."""
     if name in row.varies:
         return row.varies[name][number % len(row.varies[name])]
     return row.sizes.get(name, BATCH if name == "batch" else OTHER)

@@ -17,14 +17,15 @@ Feeds: TypeAlias = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Way:
-    """How a model is quantized, and how near its outputs are if nothing is odd, in decibels.
+    """How a model is quantized, and the minimum SQNR of its outputs by default, in decibels.
 
-    Of normally distributed numbers one scale for thousands leaves a step of about 1/30 of their
-    deviation at 8 bits, which is 40 dB, and one for 32 about 1/4 at 4 bits, which is 22 dB; errors
-    of several layers add up.
+    For normally distributed numbers, one scale for thousands of them gives a step of about 1/30 of
+    the standard deviation at 8 bits, which is 40 dB. One scale for 32 of them gives about 1/4 at
+    4 bits, which is 22 dB. The errors of several layers add up.
 
-    `holds` counts the weights that the way has a form for, where that is not all. `decoded` weights
-    are given to ONNX Runtime as the floats that onnx.reference makes of them: it has no kernel.
+    `holds` counts the weights that the format can represent, where that is not all of them.
+    `decoded` weights are given to ONNX Runtime as the floats that onnx.reference dequantizes them
+    to, because ONNX Runtime has no kernel for them.
     """
 
     title: str

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import settings
 from image_data import sample_image
 
-# A test says whether something is right, on a busy machine too.
+# A test must not fail because the machine is busy.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 

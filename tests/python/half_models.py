@@ -97,7 +97,7 @@ def exported_block() -> ModelProto:
 
 
 def autocast() -> ModelProto:
-    """Products in float16 between normalizations in float32, as torch.autocast leaves them."""
+    """Products in float16 between normalizations in float32, as torch.autocast exports them."""
     nodes = [
         node("Cast", "x", "x16", to=HALF),
         node("MatMul", "x16 w1", "m1"),
@@ -135,7 +135,7 @@ def chosen_branch() -> ModelProto:
 
 
 def foreign() -> ModelProto:
-    """Between products an operator that ONNX does not know."""
+    """An operator that ONNX does not know, between products."""
     nodes = [
         node("MatMul", "x w1", "h"),
         helper.make_node("QuickGelu", ["h"], ["g"], name="gelu", domain="com.microsoft"),
@@ -215,7 +215,7 @@ def plain_net() -> ModelProto:
 
 
 def guarded_mask() -> ModelProto:
-    """A row that is masked as a whole, whose -1e9 is -inf in float16, is told by what is NaN."""
+    """A fully masked row, whose -1e9 is -inf in float16, is recognized by its NaN values."""
     nodes = [
         node("MatMul", "x wq", "q"),
         node("Transpose", "x", "k", perm=[0, 2, 1]),
@@ -238,8 +238,8 @@ def guarded_mask() -> ModelProto:
     return made(nodes, constants, ends, [value("y", ["N", 5, 32])])
 
 
-def told_apart() -> ModelProto:
-    """What is rounded to float16 is equal to a constant of float16."""
+def equal_when_rounded() -> ModelProto:
+    """A value is compared with a float16 constant: only its rounded value is equal to it."""
     nodes = [
         node("Cast", "x", "x16", to=HALF),
         node("MatMul", "x16 w", "h"),
@@ -251,7 +251,7 @@ def told_apart() -> ModelProto:
 
 
 def rest() -> ModelProto:
-    """What rounding to float16 leaves is multiplied too, as products of two parts do."""
+    """The error of rounding to float16 is multiplied as well, as in products of split numbers."""
     nodes = [
         node("Cast", "x", "x16", to=HALF),
         node("Cast", "x16", "near", to=SINGLE),

@@ -1,4 +1,4 @@
-"""Networks that see pictures, and pictures for them."""
+"""Networks with image inputs, and images for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILTERS = {
 }
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# Four pictures of 8 by 6 pixels.
+# Four images of 8 by 6 pixels.
 GOOD = np.random.default_rng(0).random((4, 3, 8, 6), np.float32)
 
 

@@ -1,4 +1,4 @@
-"""Small models with one thing in them that is odd."""
+"""Small models with one unusual property."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ints(*values: int) -> Array:
 
 @dataclasses.dataclass
 class Odd:
-    """A model with one thing in it that a pass is for."""
+    """A model with one property that a pass handles."""
 
     nodes: list[onnx.NodeProto]
     constants: dict[str, Array] = dataclasses.field(default_factory=dict)
@@ -36,7 +36,7 @@ class Odd:
     dtype: Any = np.float32
     also_inputs: tuple[str, ...] = ()
     rounds: bool = False
-    """Whether weights are rounded anew, so that outputs are equal to the last bits only."""
+    """Whether the pass rounds weights, so that the last bits of outputs may differ."""
 
     def model(self) -> bytes:
         kind = helper.np_dtype_to_tensor_dtype(np.dtype(self.dtype))
@@ -54,7 +54,7 @@ class Odd:
         )
         opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("custom", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-        # Outputs have the types that they are found to have.
+        # Outputs get their inferred types.
         known = onnx.shape_inference.infer_shapes(model, strict_mode=True)
         del model.graph.output[:]
         model.graph.output.extend(known.graph.output)

@@ -11,25 +11,25 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
 
-# What quantized values need: int8, per channel, float8, int4, float4, ..., int2.
+# The opsets that quantized values need: int8, per channel, float8, int4, float4, ..., int2.
 TARGETS = (10, 13, 19, 21, 23, 24, 25)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A node, the versions that know it like this, and its inputs."""
+    """A node, the operator versions in which it has this form, and its inputs."""
 
     op: str
-    since: int  # the versions in which it means what it says here
+    since: int  # the first version with this form; `until` is the last
     until: int
     inputs: dict[str, Array]
     constants: dict[str, Array] = field(default_factory=dict)
     attributes: dict[str, Any] = field(default_factory=dict)
     outputs: int = 1
     order: tuple[str, ...] | None = None  # of the node's inputs, "" for one left out
-    ranks: bool = True  # whether the model says what shapes its inputs have
+    ranks: bool = True  # whether the model declares the shapes of its inputs
     name: str = ""
-    atol: float = 0.0  # where a later version has another kernel
+    atol: float = 0.0  # for versions with another kernel
 
     def __str__(self) -> str:
         said = "-".join(f"{key}={value}" for key, value in self.attributes.items())

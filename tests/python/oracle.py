@@ -1,4 +1,4 @@
-"""Who says whether a model is right: onnx.checker, ONNX Runtime, onnx.reference, and numpy."""
+"""The references that tests compare with: onnx.checker, ONNX Runtime, onnx.reference, numpy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model(name: str) -> Path:
 
 
 def feeds(name: str, count: int = 2) -> Feeds:
-    """Inputs that make sense for a fixture, always the same."""
+    """Valid inputs of a fixture, from a fixed seed."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     made: Feeds = {}
     for key, said in FIXTURES[name]["inputs"].items():
@@ -56,8 +56,8 @@ def session(
 ) -> onnxruntime.InferenceSession:
     """ONNX Runtime on one thread, with or without its optimizations.
 
-    Where its sums of uint8 x int8 saturate it is given the same weights as uint8, unless that is
-    what is looked at.
+    Where sums of uint8 x int8 saturate on this processor, the weights are converted to uint8,
+    unless `saturates` is given.
     """
     if processor.SATURATES and not saturates:
         model = processor.unsigned(model)
@@ -73,7 +73,7 @@ def session(
 def ort(
     model: str | Path | bytes, inputs: Feeds, *, optimized: bool = True, saturates: bool = False
 ) -> Outputs:
-    """What ONNX Runtime makes of the inputs."""
+    """The outputs of ONNX Runtime."""
     made = session(model, optimized=optimized, saturates=saturates)
     outputs: Outputs = made.run(None, inputs)
     return outputs
@@ -91,7 +91,7 @@ def kernels(model: str | Path | bytes) -> Counter[str]:
 
 
 def reference(model: str | Path | bytes, inputs: Feeds) -> Outputs:
-    """What ONNX's own plain definition makes of the inputs."""
+    """The outputs of the reference implementation of ONNX."""
     outputs: Outputs = ReferenceEvaluator(
         onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
     ).run(None, inputs)
@@ -104,7 +104,7 @@ def check(model: str | Path | bytes) -> None:
 
 
 def sqnr(expected: Outputs, found: Outputs) -> float:
-    """Signal to noise of the worst output in decibels; what is no float has to be equal."""
+    """Signal to noise of the worst output in decibels; other types must be equal."""
     assert len(expected) == len(found)
     return min((_sqnr(x, y) for x, y in zip(expected, found, strict=True)), default=np.inf)
 

@@ -1,7 +1,7 @@
 """The processor of the tests, and models for one whose sums of uint8 x int8 saturate.
 
-On x86 without VNNI, ONNX Runtime adds pairs of such products in 16 bits. Its own mend, the option
-session.x64quantprecision, refuses models that share constants (1.31 and 1.32).
+On x86 without VNNI, ONNX Runtime adds pairs of such products in 16 bits. Its own workaround, the
+option session.x64quantprecision, refuses models that share constants (1.31 and 1.32).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
     """Make the same model with 128 added to weights of int8 and to their zero points."""
     loaded = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model)
     tensors = {tensor.name: tensor for tensor in loaded.graph.initializer}
-    makers = {name: node for node in loaded.graph.node for name in node.output}
+    producers = {name: node for node in loaded.graph.node for name in node.output}
     changed = False
 
     def raised(values: npt.NDArray[Any], name: str) -> str:
@@ -54,17 +54,17 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
     for node in _nodes(loaded.graph):
         for at, scales, zeros in WEIGHTS.get(node.op_type, []):
             tensor = tensors.get(node.input[at])
-            maker = makers.get(node.input[at])
+            producer = producers.get(node.input[at])
             if (
-                maker is not None
-                and maker.op_type == "QuantizeLinear"
-                and maker.input[0] in tensors
+                producer is not None
+                and producer.op_type == "QuantizeLinear"
+                and producer.input[0] in tensors
             ):
-                # What the model itself quantizes.
+                # A weight that the model quantizes itself.
                 zero = tensors.get(node.input[2]) if len(node.input) > 2 else None
                 if zero is not None and zero.data_type == TensorProto.INT8:
                     name = raised(numpy_helper.to_array(zero), f"{zero.name}.{node.output[0]}")
-                    maker.input[2] = node.input[2] = name
+                    producer.input[2] = node.input[2] = name
                     changed = True
             if tensor is None or tensor.data_type != TensorProto.INT8 or len(tensor.dims) < 2:
                 continue
@@ -80,7 +80,7 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
             changed = True
     if not changed:
         return model
-    # They say that it is int8.
+    # These declare the type int8.
     del loaded.graph.value_info[:]
     return bytes(loaded.SerializeToString())
 

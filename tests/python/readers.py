@@ -30,7 +30,7 @@ class Reader(CalibrationDataReader):
 
 
 class Strided(Reader):
-    """One that says how many there are, and has none before it is told which."""
+    """A reader that has a length, and returns no sample before `set_range` is called."""
 
     def __init__(self, images: Path, count: int = 40) -> None:
         super().__init__(images, count)

@@ -15,7 +15,7 @@ CHANNELS = 8
 
 
 class Case(NamedTuple):
-    """An operator, what it reads besides `a`, and what ONNX Runtime makes of it on x86."""
+    """An operator, its inputs besides `a`, and its kernel in ONNX Runtime on x86."""
 
     op_type: str
     reads: tuple[Any, ...] = ()
@@ -112,7 +112,7 @@ ELSEWHERE = {"Conv", "Gemm", "Upsample"}
 
 
 def model(name: str) -> onnx.ModelProto:
-    """Two convolutions, the operator after them, and a product that wants integers of it."""
+    """Two convolutions, the operator after them, and a product that reads its output."""
     case = CASES[name]
     rng = np.random.default_rng(len(name))
 
@@ -125,7 +125,7 @@ def model(name: str) -> onnx.ModelProto:
         for part, shape in (("w_", (CHANNELS, SHAPE[1], 3, 3)), ("b_", (CHANNELS,)))
     }
     constants["w"] = draw(CHANNELS, CHANNELS, 2, 2)
-    # What nobody reads would be computed on integers, and brought back from there, all the same.
+    # A branch without consumers would still be computed on integers and dequantized: leave it out.
     names = [other for other in case.reads if isinstance(other, str)]
     read = "ab" if "b" in names or case.op_type == "Where" else "a"
     nodes = [
@@ -153,7 +153,7 @@ def model(name: str) -> onnx.ModelProto:
 
 
 def feeds(seed: int = 0) -> oracle.Feeds:
-    """A batch of what the models read."""
+    """A batch of inputs."""
     rng = np.random.default_rng(seed)
     return {"x": rng.normal(0, 1, SHAPE).astype(np.float32)}
 

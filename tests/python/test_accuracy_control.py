@@ -1,4 +1,4 @@
-"""Bars for the result: what misses one falls back layer by layer, or is refused."""
+"""Accuracy criteria: a model that misses them is reverted layer by layer, or refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def images() -> Images:
 
 
 def spoilt(digits: Path, place: int, factor: float = 300) -> tuple[bytes, str]:
-    """The model with a weight of which one scale for all leaves nothing, and its name."""
+    """A model with an outlier in a weight, for which one scale is too coarse, and its name."""
     proto = onnx.load(digits)
     weights = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
     tensor = weights[place]
@@ -55,19 +55,19 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     assert len(measured.attempts) == 1
     assert measured.attempts[0].holds
     assert measured.held_out
-    bar = measured.sqnr_db + 3
-    report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=bar)
+    least = measured.sqnr_db + 3
+    report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=least)
     verified = report.accuracy_control
     assert verified is not None
-    assert verified.bar.min_sqnr == bar
+    assert verified.bar.min_sqnr == least
     assert [layer.name for layer in verified.float_layers] == [name]
     assert [attempt.holds for attempt in verified.attempts] == [False, True]
-    # The result is what it says, by other means, and what the option makes.
+    # `compare` measures the same SQNR, and the options alone give the same model.
     assert report.model is not None
     found = quantize_rs.compare(bad, report.model, images, latency=False)
     assert found.sqnr_db == verified.sqnr_db
     assert found.sqnr_db is not None
-    assert found.sqnr_db >= bar
+    assert found.sqnr_db >= least
     asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"})
     assert asked.model == report.model
     (row,) = (value for value in report.values if value.name == name)
@@ -169,7 +169,7 @@ def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     assert any("accuracy was measured on the calibration samples" in note for note in report.notes)
     exact = quantize_rs.compare(digits, report.model or b"", images[:16], latency=False)
     assert exact.sqnr_db == found.sqnr_db
-    # Data of its own is used whole.
+    # Separate evaluation data is used completely.
     own = quantize_rs.quantize_with_calibration(
         digits, None, images, verify=images * np.float32(0.9), min_sqnr=20, **options
     )
@@ -186,13 +186,13 @@ def test_saved_ranges_are_evaluated_on_other_data(digits: Path, images: Images) 
     base = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, verify=images)
     assert base.accuracy_control is not None
     assert base.accuracy_control.sqnr_db is not None
-    bar = base.accuracy_control.sqnr_db + 1
+    least = base.accuracy_control.sqnr_db + 1
     found = quantize_rs.quantize_with_calibration(
-        digits, None, ranges=ranges, verify=images, min_sqnr=bar
+        digits, None, ranges=ranges, verify=images, min_sqnr=least
     ).accuracy_control
     assert found is not None
     assert found.sqnr_db is not None
-    assert found.sqnr_db >= bar
+    assert found.sqnr_db >= least
     assert len(found.float_layers) > 0
 
 
@@ -254,7 +254,7 @@ def test_a_result_that_is_not_smaller_is_a_warning(
 
 
 def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
-    """Convolutions take several times as long as integers made when the model runs."""
+    """Convolutions whose activations are quantized at inference time are several times slower."""
     options: dict[str, Any] = {"verify": images, "require_faster": True, "engine": "onnxruntime"}
     with pytest.raises(
         AccuracyCriteriaError, match="calibrate, or keep the layers float"

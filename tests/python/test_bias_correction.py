@@ -1,4 +1,4 @@
-"""Corrected biases, beside the mean of what quantized weights change when both are run."""
+"""Corrected biases, compared with the mean error of the outputs of both models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TRANSPOSED: dict[str, tuple[str, list[int], list[int], Attributes]] = {
         {"group": 3, "dilations": [2, 1], "strides": [2, 2]},
     ),
 }
-"""What runs on integers nowhere, and has its weights quantized alone."""
+"""Operators that no runtime computes on integers; only their weights are quantized."""
 
 
 def channels_of(case: str) -> int:
@@ -78,7 +78,7 @@ def model(case: str, *, biased: bool = True) -> onnx.ModelProto:
 
 
 def dequantized(found: onnx.ModelProto, name: str) -> tuple[Array, Array]:
-    """What the integers of a constant stand for, and the steps that they are apart by channel."""
+    """The dequantized values of a constant, and the steps of its channels."""
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in found.graph.initializer}
     pair = next(n for n in found.graph.node if n.output[0] == name)
     integers, scales = constants[pair.input[0]], constants[pair.input[1]]
@@ -89,7 +89,7 @@ def dequantized(found: onnx.ModelProto, name: str) -> tuple[Array, Array]:
 
 
 def still(case: str) -> list[Array]:
-    """Samples whose channels have one value each, wherever they meet a filter."""
+    """Samples that are constant within each channel."""
     op_type, x, _, _ = (CASES | TRANSPOSED)[case]
     rng, axis = np.random.default_rng(5), 1 if op_type.startswith("Conv") else len(x) - 1
     shape = [x[axis] if at == axis else 1 for at in range(len(x))]
@@ -113,7 +113,7 @@ def test_a_bias_takes_back_what_the_mean_of_a_layer_is_off_by(case: str) -> None
     adds = next((node for node in found.graph.node if node.op_type == "Add"), None)
     after, steps = dequantized(found, adds.input[1] if adds else reader.input[2])
 
-    # The float model with the weight that the integers stand for: how far is it off in the mean?
+    # The mean error of the float model with the dequantized weight.
     rounded = model(case)
     weight = dequantized(found, reader.input[1])[0].astype(np.float32)
     rounded.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
@@ -123,7 +123,7 @@ def test_a_bias_takes_back_what_the_mean_of_a_layer_is_off_by(case: str) -> None
     channels = 1 if CASES[case][0] == "Conv" else mean.ndim - 1
     mean = mean.mean(tuple(axis for axis in range(mean.ndim) if axis != channels))
     before = onnx.numpy_helper.to_array(float_model.graph.initializer[1])
-    # Half a step is what rounding to int32 leaves, and the mean itself is worked out in float32.
+    # Rounding to int32 leaves half a step, and the mean is computed in float32.
     left = np.abs(after - before + mean)
     assert (left <= steps * 0.5 + 1e-5).all()
     assert (np.abs(mean) > 4 * steps).any()
@@ -139,9 +139,9 @@ def test_beside_weights_alone_a_bias_takes_it_back_too(case: str, bits: int) -> 
     exact = float_model.SerializeToString()
 
     def off(found: bytes | None) -> Array:
-        """By how much the mean of each channel of the output is off."""
+        """The mean error of each channel of the output."""
         assert found is not None
-        # Optimized, ONNX Runtime would bring what it multiplies by 8 bits to integers, too.
+        # With optimizations, ONNX Runtime quantizes the other operand of 8-bit products too.
         run = functools.partial(oracle.ort, optimized=False)
         errors = [run(found, x)[0] - run(exact, x)[0] for x in samples]
         mean = np.mean(errors, axis=0, dtype=np.float64)
@@ -150,7 +150,7 @@ def test_beside_weights_alone_a_bias_takes_it_back_too(case: str, bits: int) -> 
 
     assert (report.corrected_biases, report.samples) == (1, 64)
     assert not any(value.quantized for value in report.values if value.role != "weight")
-    # What float32 leaves of sums of some dozen products.
+    # The rounding error of float32 in sums of some dozen products.
     assert np.abs(off(report.model)).max() < 2e-5
     assert np.abs(off(plain.model)).max() > 1e-4 * 2.0 ** (8 - bits)
 
@@ -201,7 +201,7 @@ def test_of_matrices_of_4_bits_only_the_last_is_corrected() -> None:
     found = {t.name for t in onnx.load_from_string(report.model).graph.initializer}
     assert "c_corrected" in found
     assert "b" in found
-    # Where there is nothing to correct, nothing is run, and the report says so.
+    # Without a bias to correct, no sample is run, and the report says so.
     idle = quantize_rs.quantize(two, None, bits=4, excluded_layers=["c"], calibration_data=samples)
     assert (idle.corrected_biases, idle.samples) == (0, 0)
     assert any("no bias can be corrected" in note for note in idle.notes)

@@ -1,4 +1,4 @@
-"""What one can calibrate with, and what comes of it."""
+"""The forms of calibration data, and the resulting ranges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def plan(digits: Path) -> Plan:
 
 
 class Tensor:
-    """As much of a torch tensor as matters."""
+    """The part of the interface of a torch tensor that is used."""
 
     def __init__(self, values: Images, *, needs_gradient: bool = True) -> None:
         self.values, self.needs_gradient = values, needs_gradient
@@ -42,7 +42,7 @@ class Tensor:
 
 
 class Reader:
-    """As ONNX Runtime's calibration data readers are."""
+    """A reader with the interface of ONNX Runtime's calibration data readers."""
 
     def __init__(self, feeds: list[dict[str, Images]]) -> None:
         self.feeds = iter(feeds)
@@ -81,7 +81,7 @@ def _read_only(x: Images) -> Images:
 def test_every_form_of_samples_gives_the_same_ranges(plan: Plan, images: Path, form: str) -> None:
     expected, found = plan.calibrate(images), plan.calibrate(FORMS[form](np.load(images)))
     assert found.values.keys() == expected.values.keys()
-    if "batches in" in form:  # runs of five images at once, summed in another order
+    if "batches in" in form:  # five images are run at once, whose sums are added in another order
         assert found.samples == 40
         for name, ends in expected.values.items():
             np.testing.assert_allclose(found.values[name], ends, rtol=1e-5)
@@ -187,8 +187,8 @@ def test_num_samples_counts_random_samples_only(digits: Path, images: Path) -> N
         (np.zeros((4, 3, 8, 8), np.float32), r"\[1, 3, 8, 8\]"),
         (np.zeros((4, 8, 8, 1), np.float32), "transpose"),
         ([np.zeros((1, 1, 8, 9), np.float32)], "9"),
-        ({"picture": np.zeros((4, 1, 8, 8), np.float32)}, "`picture`"),
-        ([{"picture": np.zeros((4, 1, 8, 8), np.float32)}], "`picture`"),
+        ({"image_batch": np.zeros((4, 1, 8, 8), np.float32)}, "`image_batch`"),
+        ([{"image_batch": np.zeros((4, 1, 8, 8), np.float32)}], "`image_batch`"),
         (np.array(["a"]), "no plain numbers"),
         (np.array([None]), "no plain numbers"),
         (np.zeros((1, 1, 8, 8), np.complex64), "complex64"),
@@ -221,11 +221,11 @@ def test_what_an_iterator_raises_comes_out_as_it_is(plan: Plan) -> None:
 
 
 def test_progress_calls_a_function(plan: Plan, images: Path) -> None:
-    told: list[tuple[int, int | None]] = []
-    plan.calibrate(images, progress=lambda done, total: told.append((done, total)), threads=2)
-    assert told[0][0] in (0, 1)
-    assert told[-1][0] == 200
-    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    calls: list[tuple[int, int | None]] = []
+    plan.calibrate(images, progress=lambda done, total: calls.append((done, total)), threads=2)
+    assert calls[0][0] in (0, 1)
+    assert calls[-1][0] == 200
+    assert [done for done, _ in calls] == sorted({done for done, _ in calls})
 
 
 def test_progress_stops_a_calibration_by_raising(plan: Plan, images: Path) -> None:
@@ -255,7 +255,7 @@ def test_arrays_are_not_copied(plan: Plan) -> None:
             samples[:] = 0
             seen.append(done)
 
-    # The first sample is read when the calibration begins; the others are read where they lie.
+    # Calibration does not copy the array: samples after the first see the change.
     found = plan.calibrate(samples, progress=overwrite, threads=1)
     assert found.values["image"][0] == 0
 

@@ -1,4 +1,4 @@
-"""What `compare` says of two models is what ONNX Runtime and numpy say of them."""
+"""`compare` reports what ONNX Runtime and numpy compute for the two models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quantized(original: Path, images: npt.NDArray[np.float32]) -> bytes:
 def outputs(
     original: Path, quantized: bytes, images: npt.NDArray[np.float32]
 ) -> list[npt.NDArray[Any]]:
-    """What ONNX Runtime makes of the digits, with both models."""
+    """The outputs of both models in ONNX Runtime."""
     found = []
     for model in (original, quantized):
         session = oracle.session(model, saturates=True)
@@ -57,7 +57,7 @@ def outputs(
 def comparison(
     original: Path, quantized: bytes, images: npt.NDArray[np.float32], outputs: list[Any]
 ) -> Comparison:
-    """Both side by side; the labels are what the original says, but for one."""
+    """The comparison; the labels are the predictions of the original, except one."""
     labels = outputs[0].argmax(-1)
     labels[0] = (labels[0] + 1) % 10
     return quantize_rs.compare(original, quantized, images, labels, runs=20)
@@ -177,7 +177,7 @@ def test_the_result_is_the_same_as_text_json_and_dict(comparison: Comparison) ->
 
 
 def test_what_is_no_number_is_infinitely_far_and_said() -> None:
-    """A logarithm of what becomes 0."""
+    """A logarithm of a value that becomes 0."""
     weight = np.ones((16, 4), np.float32)
     weight[:, 0], weight[0, 1] = 1e-3, 200
     text = """<ir_version: 8, opset_import: ["" : 17]> g(float[8, 16] x) => (float[8, 4] y) {

@@ -59,7 +59,7 @@ def test_configurations_have_the_same_fields(name: str) -> None:
 )
 def test_modules_have_the_same_names(module: str, names: list[str]) -> None:
     found = importlib.import_module(f"{ours.__name__}.{module}")
-    # Read and not imported: one of them asks for packages that nobody needs here.
+    # Read and not imported: one of them imports packages that the tests do not need.
     known = (Path(theirs.__file__).parent / f"{module}.py").read_text()
     for name in names:
         assert re.search(rf"^(class|def) {name}\b", known, re.MULTILINE)
@@ -128,7 +128,7 @@ def test_methods_and_options_reach_the_ranges(digits: Path, images: Path) -> Non
         "moving_average": ranges(extra_options={"CalibMovingAverage": True}),
     }
     assert {name: said[0] for name, said in found.items()} == {name: name for name in found}
-    del found["percentile"]  # so few values have none beyond it: the full range
+    del found["percentile"]  # with so few values this is the full range
     assert len({str(said[1]) for said in found.values()}) == len(found)
 
 
@@ -286,7 +286,7 @@ def test_blocks(digits: Path, form: Any) -> None:
         (ours.DefaultWeightOnlyQuantConfig(block_size=32, quant_axes={"MatMul": 0}), None),
     ],
 )
-def test_a_configuration_of_blocks_goes_before_the_arguments(
+def test_a_configuration_of_blocks_takes_precedence_over_the_arguments(
     digits: Path, config: Any, method: str | None
 ) -> None:
     config.op_types_to_quantize = ("Gemm",)

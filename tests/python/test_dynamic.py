@@ -19,7 +19,7 @@ F = np.float32
 
 
 def numbers(shape: tuple[int, ...], seed: int = 0) -> Array:
-    """Make normal numbers, of channels (the last axis) as different as they come."""
+    """Make normal numbers whose channels (the last axis) have different magnitudes."""
     rng = np.random.default_rng(seed)
     return (rng.normal(size=shape) * rng.uniform(0.2, 2, size=shape[-1])).astype(F)
 
@@ -275,7 +275,7 @@ def test_sums_that_would_leave_int32_are_not_made_of_integers(op_type: str) -> N
 
 @pytest.mark.parametrize("width", [4, 40])
 def test_a_small_last_product_stays_in_float(width: int) -> None:
-    # Nothing after it averages its error: where it is few among all, it is as exact as its weights.
+    # No later layer averages out its error. As it is small, it stays in float to be accurate.
     nodes = [
         helper.make_node("MatMul", ["x", "body"], ["h"]),
         helper.make_node("Relu", ["h"], ["r"]),

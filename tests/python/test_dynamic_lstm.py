@@ -29,7 +29,7 @@ def lstm(
 ) -> tuple[bytes, dict[str, Array]]:
     """Make a model of one LSTM and what it is fed with; `more` are inputs from the bias on."""
     gates = 4 * HIDDEN
-    # Rows of very different size: what one scale for all cannot hold.
+    # Rows of very different magnitudes, for which one scale is too coarse.
     recurrence = normal(directions, gates, HIDDEN, seed=1) * np.geomspace(0.1, 1, gates)[:, None]
     constants = {"w": normal(directions, gates, INPUT), "r": recurrence.astype(F)}
     order = ["b", "lengths", "h", "c", "p"]

@@ -1,4 +1,4 @@
-"""Who runs the model: what is built in, what is installed, and objects of one's own."""
+"""Engines that run the model: built-in, installed, and objects of the user."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Session:
 
 
 def near(a: Ranges, b: Ranges, part: float = 1e-4) -> bool:
-    """Whether no end of a range is further apart than a part of the range."""
+    """Whether the ends of all ranges differ by less than a part of the range."""
     assert a.values.keys() == b.values.keys()
     return all(found.part < part for found in a.diff(b).differences)
 
@@ -113,7 +113,7 @@ def test_auto_takes_onnxruntime_where_tract_cannot(monkeypatch: pytest.MonkeyPat
     assert found.notes[0].startswith("run by onnxruntime, because tract fails: ")
     with pytest.raises(CalibrationError, match="operator Loop"):
         plan.calibrate(samples, engine="tract")
-    # Where there is no other engine, it is said why.
+    # Without another engine, the error says why there is none.
     monkeypatch.setenv("ORT_DYLIB_PATH", "none.so")
     with pytest.raises(CalibrationError, match=r"operator Loop .*none\.so"):
         plan.calibrate(samples)
@@ -137,7 +137,7 @@ def test_threads_and_order_change_nothing(plan: Plan, images: Path, engine: str)
 def test_shapes_in_any_order_change_nothing(engine: str) -> None:
     plan = quantize_rs.open(oracle.model("dynamic_shape")).plan(activations="uint8")
     rng = np.random.default_rng(0)
-    sides = [8, 9, 10, 12, 14, 16] * 4  # more shapes than models are kept for
+    sides = [8, 9, 10, 12, 14, 16] * 4  # more shapes than the cache has entries
     samples = [rng.normal(size=(1, 3, side, side)).astype(np.float32) for side in sides]
     expected = plan.calibrate(samples, engine=engine, threads=1)
     assert expected.samples == 24
@@ -184,7 +184,7 @@ def test_a_package_without_a_library_is_distinguished_from_none(
 def test_a_missing_library_is_an_error(
     plan: Plan, images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # In a process that has loaded ONNX Runtime already, another library cannot be had at all.
+    # A process that has already loaded ONNX Runtime cannot load another library.
     monkeypatch.setenv("ORT_DYLIB_PATH", "none.so")
     with pytest.raises(CalibrationError, match=r"none\.so"):
         plan.calibrate(images, engine="onnxruntime")
@@ -253,12 +253,12 @@ def test_an_object_may_know_the_model_already(digits: Path, plan: Plan, images: 
             return dict(zip(names, session.run(names, feed), strict=True))
 
     assert near(plan.calibrate(images, engine=Known()), plan.calibrate(images))
-    for judged in (
+    for evaluate in (
         lambda: plan.calibrate(images, engine=Known(), method="auto"),
         lambda: plan.compare_methods(images, engine=Known()),
     ):
         with pytest.raises(OptionError, match=r"Known without prepare") as caught:
-            judged()
+            evaluate()
         assert caught.value.option == "engine"
 
 

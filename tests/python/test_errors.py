@@ -175,7 +175,7 @@ def test_a_method_that_is_no_text_is_an_option_error(digits: Path, images: Path)
 @pytest.mark.parametrize("factor", [1e-300, 1e-40, 1e39])
 @pytest.mark.parametrize("weights", ["int8", "int4"])
 def test_doubles_that_float32_does_not_hold_are_refused(factor: float, weights: str) -> None:
-    """They became zeros of no error at all."""
+    """They were formerly written as zeros without an error."""
     text = """<ir_version: 10, opset_import: ["" : 21]>
     g(double[8, 8] x) => (double[8, 4] y) { y = MatMul(x, w) }"""
     model = onnx.parser.parse_model(text)

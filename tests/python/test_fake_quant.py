@@ -62,10 +62,10 @@ def test_what_was_trained_is_stored_as_what_the_model_makes_of_it(
         assert not any(tensor.name.endswith("_float") for tensor in graph.initializer)
         expected = oracle.ort(model, feeds, optimized=False)
         assert np.array_equal(oracle.ort(after, feeds, optimized=False)[0], expected[0])
-        # Fused kernels round otherwise than the graph says.
+        # Fused kernels round differently from the graph.
         assert oracle.sqnr(expected, oracle.ort(after, feeds)) > 25
     if not calibrated:
-        # A second quantization does nothing but store.
+        # A second quantization only stores the integers.
         model = trained(made.model)
         again = quantize_rs.quantize(model, None)
         assert again.model is not None
@@ -96,7 +96,7 @@ def test_every_fixture_can_be_trained_on_and_stored(name: str) -> None:
     try:
         expected = oracle.ort(made.model, oracle.feeds(name), optimized=False)
     except Exception:
-        # What the runtime refuses, it refuses with integers in the file, too.
+        # A model that the runtime refuses is also refused with integers in the file.
         with pytest.raises(Exception):  # noqa: B017, PT011 - ONNX Runtime has many
             oracle.ort(after, oracle.feeds(name), optimized=False)
         return
@@ -125,7 +125,7 @@ def test_the_narrowest_of_what_was_set_counts(digits: Path) -> None:
     module = gemm.rpartition(".")[0] or gemm
     named = pattern.set_module_name(module, None)
     assert types(named)[gemm] is None
-    # Setting leaves what was.
+    # A setter does not change the original.
     assert types(whole)[gemm] == "uint8"
     assert set(types(QConfigDict()).values()) == {None}
 

@@ -27,8 +27,8 @@ FORMATS: dict[str, tuple[Any, int, float]] = {
     E5M2: (ml_dtypes.float8_e5m2, TensorProto.FLOAT8E5M2, 57344.0),
 }
 
-# Errors of up to half a step of the last of 3 or 2 bits of mantissa: 31.5 and 25.5 dB where values
-# lie evenly between two powers of two, half a decibel more or less where they do not.
+# Errors are at most half a step of a mantissa of 3 or 2 bits. That is 31.5 and 25.5 dB for values
+# spread evenly between two powers of two, and half a decibel more or less for others.
 FLOOR = {E4M3FN: 30.5, E5M2: 24.5}
 
 
@@ -172,10 +172,10 @@ def test_weights_alone_are_those_of_numpy(dtype: str, per_channel: bool) -> None
 
 
 def _run(model: bytes, feeds: oracle.Feeds) -> oracle.Outputs:
-    """What ONNX Runtime makes of it as far as it may be optimized.
+    """The outputs of ONNX Runtime with basic optimizations.
 
-    Beyond, 1.31 fuses what it has no kernels for, and takes a Relu before QuantizeLinear for what
-    the grid cuts off.
+    With more, version 1.31 fuses nodes for which it has no kernels, and removes a Relu before
+    QuantizeLinear although the type has negative values.
     """
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
@@ -215,10 +215,10 @@ def test_activations_are_quantized_and_run(target: str, activations: str, weight
     assert any("ORT_ENABLE_BASIC" in said for said in report.warnings) == (target == "generic")
     feeds = {"x": x}
     plain = oracle.ort(model, feeds, optimized=False)
-    # Four quantizations in a row, each with a floor of its own.
+    # Four quantizations in a row, each of which adds an error.
     floor = FLOOR[E5M2 if E5M2 in (activations, weights) else E4M3FN] - 6
     assert oracle.sqnr(oracle.ort(source.SerializeToString(), feeds), plain) > floor
-    # A sum that fell on the border of two numbers goes either way.
+    # A sum halfway between two codes may round either way.
     assert oracle.sqnr(oracle.reference(model, feeds), plain) > 40
     assert oracle.sqnr(plain, _run(model, feeds)) > 40
 

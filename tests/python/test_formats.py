@@ -50,7 +50,7 @@ def model(case: Case, opset: int = OPSET) -> bytes:
 
 
 def feeds(case: Case) -> oracle.Feeds:
-    """What goes in: rows as long as the weight has them."""
+    """The input: rows of the length of the weight's rows."""
     if case.x is not None:
         return {"x": case.x}
     rng = np.random.default_rng(3)
@@ -58,7 +58,7 @@ def feeds(case: Case) -> oracle.Feeds:
 
 
 def floats(written: bytes, name: str = "W") -> Floats:
-    """What the file says that a weight is, by ONNX's own definition of the nodes that make it."""
+    """The weight of the file, dequantized by the reference implementation of ONNX."""
     found = onnx.load_from_string(written)
     nodes = {output: node for node in found.graph.node for output in node.output}
     constants = {tensor.name for tensor in found.graph.initializer}
@@ -93,7 +93,7 @@ def squared(x: Floats, y: Floats) -> float:
 
 
 NARROW = {"int4": 8, "uint4": 8, "int2": 2, "uint2": 2}
-"""How far down each type of a few bits reaches from its middle; up it is one less."""
+"""The negative end of each narrow type, from its middle; the positive end is one less."""
 
 
 @pytest.mark.parametrize("weights", NARROW)
@@ -118,7 +118,7 @@ def test_each_column_has_the_best_of_a_few_scales(weights: str) -> None:
         errors = [squared(column, y) for y in made]
         assert np.sign(scale) == sign
         assert squared(column, found) == pytest.approx(min(errors), rel=1e-5)
-        # The end that reaches further holds all on its side.
+        # The longer end represents all values of its sign.
         assert abs(scale) * below >= far * (1 - 1e-6)
     plain = quantize_rs.quantize(
         model(Case(w)), None, weights=weights, per_channel=True, symmetric=True, narrow_range=True
@@ -167,7 +167,7 @@ def test_negative_scales_run(weights: str, optimized: bool) -> None:
         assert (constant(written, "W_scale") < 0).all()
         expected = oracle.reference(model(case._replace(weight=floats(written))), feeds(case))
         found = oracle.ort(written, feeds(case), optimized=optimized)
-        # Optimized, MatMulNBits takes rows of `x` in 8 bits, with whatever scales.
+        # With optimizations, MatMulNBits quantizes the rows of `x` to 8 bits.
         floor = 30 if optimized and case.op_type in ("MatMul", "Gemm") else 100
         assert oracle.sqnr(expected, found) > floor, case.op_type
 
@@ -279,7 +279,7 @@ TYPES = ["int2", "uint4", "int8", "float8e5m2", "uint16", "float16", "bfloat16",
 
 
 @pytest.mark.parametrize("of_name", TYPES)
-def test_a_name_goes_before_a_pattern_that_before_an_operator_that_before_all(of_name: str) -> None:
+def test_a_name_takes_precedence_over_a_pattern_an_operator_and_the_default(of_name: str) -> None:
     others = [name for name in TYPES if name not in (of_name, "float32")]
     for pattern in ("enc/*", r"re:enc/[01]/w"):
         report = quantize_rs.quantize(
@@ -397,7 +397,7 @@ def test_weights_of_every_shape_are_cut_into_blocks(name: str, weights: str) -> 
     assert constant(written, "W_scale").shape == tuple(scales)
     same = oracle.reference(model(case._replace(weight=found)), feeds(case))
     assert oracle.sqnr(same, oracle.ort(written, feeds(case), optimized=False)) > 100
-    # Optimized, MatMulNBits takes what it multiplies in 8 bits.
+    # With optimizations, MatMulNBits quantizes its input to 8 bits.
     assert oracle.sqnr(same, oracle.ort(written, feeds(case))) > 30
 
 

@@ -293,11 +293,11 @@ KEPT = {
         shape=(3, 3),
     ),
 }
-"""What planning leaves alone: nothing in these functions is to be quantized."""
+"""Functions that planning does not inline, because nothing in them is quantized."""
 
 
 def held(model: onnx.ModelProto) -> int:
-    """How many matrices of int8 there are."""
+    """The number of int8 matrices."""
     tensors = model.graph.initializer
     return sum(tensor.data_type == TensorProto.INT8 and len(tensor.dims) == 2 for tensor in tensors)
 
@@ -367,7 +367,7 @@ def test_what_comes_in_may_be_handed_out() -> None:
 
 
 def test_an_older_function_is_converted() -> None:
-    """Which ONNX Runtime does not do: it takes the nodes for some of the model's version."""
+    """ONNX Runtime does not convert it: it reads the nodes in the opset of the model."""
     nodes = [
         node("MatMul", "x w", "a"),
         node("Unsqueeze", "a", "b", axes=[0]),
@@ -392,7 +392,7 @@ def test_overloads_are_distinguished() -> None:
     assert report.model is not None
     proto = onnx.load_from_string(report.model)
     assert [made.op_type for made in proto.graph.node] == ["Neg", "MatMul"]
-    # Planning inlines the one that holds a weight, and leaves the other.
+    # Planning inlines only the function that has a weight.
     quantized = quantize_rs.quantize(model, None)
     assert quantized.model is not None
     assert [f.overload for f in onnx.load_from_string(quantized.model).functions] == ["negative"]

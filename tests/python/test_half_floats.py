@@ -17,6 +17,7 @@ from half_models import (
     SINGLE,
     autocast,
     chosen_branch,
+    equal_when_rounded,
     exported_block,
     foreign,
     given_bias,
@@ -33,7 +34,6 @@ from half_models import (
     rounded_positions,
     samples,
     single,
-    told_apart,
     value,
 )
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -64,7 +64,7 @@ RUNS = [
 
 @pytest.fixture(autouse=True)
 def numbers_of_its_own() -> None:
-    """Let no test see other numbers because of the tests that ran before it."""
+    """Reset the random numbers, so that tests do not depend on their order."""
     RNG.bit_generator.state = np.random.default_rng(1611).bit_generator.state
 
 
@@ -100,7 +100,7 @@ def test_products_of_float16_run_on_integers(
     assert types(onnx.load(out)) == types(model)
     found = oracle.kernels(out)
     assert {kernel: found[kernel] for kernel in kernels} == kernels
-    # One that was seen: the ranges of so few numbers end where others go on.
+    # A calibration sample: with so few samples, other values exceed the ranges.
     near(model, out, feeds=given[0])
     validation = quantize_rs.validate(model, out)
     assert validation, validation
@@ -110,7 +110,7 @@ def test_products_of_float16_run_on_integers(
 def test_what_comes_of_float16_is_what_comes_of_float32(
     options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """Smoothing, corrected biases and options by the name of a weight included."""
+    """This includes smoothing, corrected biases, and options by the name of a weight."""
     model = plain_net()
     twin, given = single(model), samples(model, 32)
     wide = [{name: array.astype(np.float32) for name, array in sample.items()} for sample in given]
@@ -149,7 +149,7 @@ def test_weights_alone_stay_beside_float16(tmp_path: Path) -> None:
 
 
 def test_a_model_of_which_nothing_runs_on_integers_stays_float16(tmp_path: Path) -> None:
-    """A recurrent operator has weights, and nothing that calibration looks at."""
+    """A recurrent operator has weights, but no value that calibration observes."""
     nodes = [node("LSTM", "x w r b", "y", hidden_size=8)]
     constants = {"w": halves(1, 32, 6), "r": halves(1, 32, 8), "b": halves(1, 64)}
     model = made(nodes, constants, [value("x", [5, 2, 6])], [value("y", [5, 1, 2, 8])])
@@ -161,10 +161,10 @@ def test_a_model_of_which_nothing_runs_on_integers_stays_float16(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "mend"),
+    ("dtype", "advice"),
     [(np.float16, "the pass widen_floats converts it"), (np.float64, "export it as float32")],
 )
-def test_half_floats_that_stay_give_a_warning(dtype: Any, mend: str, tmp_path: Path) -> None:
+def test_half_floats_that_stay_give_a_warning(dtype: Any, advice: str, tmp_path: Path) -> None:
     kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     weight = RNG.normal(size=(32, 48)).astype(dtype)
     ends = [value("x", ["N", 32], kind)], [value("y", ["N", 48], kind)]
@@ -174,7 +174,7 @@ def test_half_floats_that_stay_give_a_warning(dtype: Any, mend: str, tmp_path: P
     )
     warning = " ".join(report.warnings)
     assert f"computes in {np.dtype(dtype)}" in warning
-    assert mend in warning
+    assert advice in warning
 
 
 @pytest.mark.parametrize("build", [image_net, exported_block])
@@ -197,7 +197,7 @@ def test_optimizing_leaves_float16_alone_unless_asked(tmp_path: Path) -> None:
 
 
 def test_a_cast_that_widening_leaves_idle_is_no_fault() -> None:
-    """The passes of a plan take it out, and had nothing to do before."""
+    """The cast becomes redundant only after `widen_floats`; the passes of a plan remove it."""
     nodes = [node("MatMul", "x w", "m"), node("Cast", "m", "c", to=SINGLE), node("Neg", "c", "y")]
     ends = [value("x", ["N", 32])], [value("y", ["N", 32], SINGLE)]
     model = made(nodes, {"w": halves(32, 32)}, *ends)
@@ -222,7 +222,7 @@ def test_what_is_widened_and_no_more_is_no_fault(build: Callable[[], ModelProto]
 
 
 def test_bfloat16_is_widened_too(tmp_path: Path) -> None:
-    """ONNX Runtime has no products of bfloat16: what comes of the model runs all the same."""
+    """ONNX Runtime has no bfloat16 products, but it runs the result."""
     nodes = [
         node("Cast", "x", "x16", to=TensorProto.BFLOAT16),
         node("MatMul", "x16 w", "m"),
@@ -350,7 +350,7 @@ MASKS = {
     "Mul": [node("Cast", "masked", "m", to=SINGLE), node("Mul", "m large", "mask")],
     "Clip": [node("Cast", "masked", "m", to=SINGLE), node("Clip", "m none most", "mask")],
 }
-"""Ways to make a mask, of which `Clip` only names a large number."""
+"""Ways to compute a mask; for `Clip`, the large number is only a limit."""
 
 
 @pytest.mark.parametrize("way", MASKS)
@@ -387,7 +387,7 @@ def test_a_mask_that_float16_cannot_hold_is_rounded(way: str) -> None:
 
 
 def test_bits_that_are_read_as_others_stay_16() -> None:
-    """Read as float32 they would not be as many."""
+    """As float32, the value would have more bits."""
     nodes = [
         node("MatMul", "x w", "h"),
         node("BitCast", "h", "y", to=TensorProto.INT16),
@@ -404,24 +404,25 @@ def test_bits_that_are_read_as_others_stay_16() -> None:
 
 
 def marked(name: str, sample: dict[str, np.ndarray]) -> None:
-    """Let a sample have what is rounded to something else."""
+    """Set values of a sample that float16 rounds to another number."""
     if name == "guarded_mask":
         sample["masked"][:] = False
         sample["masked"][:, 2] = True
-    if name == "told_apart":
+    if name == "equal_when_rounded":
         sample["x"][:, ::3] = 0.1
     if name == "rounded_positions":
         sample["at"] += 1001
 
 
 @pytest.mark.parametrize("optimize", [True, ["widen_floats"]], ids=str)
-@pytest.mark.parametrize("build", [guarded_mask, told_apart, rounded_positions, rest])
+@pytest.mark.parametrize("build", [guarded_mask, equal_when_rounded, rounded_positions, rest])
 def test_what_a_rounding_makes_another_number_is_rounded(
     build: Callable[[], ModelProto], optimize: Any, tmp_path: Path
 ) -> None:
-    """-inf of -1e9, what is equal in 16 bits, positions, what is rounded off.
+    """-1e9 becomes -inf, values become equal, positions change, and a remainder is used.
 
-    The reference judges: ONNX Runtime leaves such roundings out of the float model itself (1.32).
+    Results are compared with the reference evaluator, because ONNX Runtime 1.32 leaves such
+    roundings out of the float model too.
     """
     model, out = build(), tmp_path / "q.onnx"
     given = samples(model, 16)
@@ -440,7 +441,7 @@ def test_what_a_rounding_makes_another_number_is_rounded(
 
 @pytest.mark.parametrize("operator", ["MultiHeadAttention", "SimplifiedLayerNormalization"])
 def test_products_behind_operators_of_onnx_runtime(operator: str, tmp_path: Path) -> None:
-    """Of what type they make something is known, though the file does not say."""
+    """Their output types are known, although the file does not declare them."""
     runtime = {
         "MultiHeadAttention": helper.make_node(
             "MultiHeadAttention", ["x"] * 3, ["h"], domain="com.microsoft", num_heads=4
@@ -467,7 +468,7 @@ def test_products_behind_operators_of_onnx_runtime(operator: str, tmp_path: Path
 
 @pytest.mark.parametrize("inputs", ["x c", "c x"])
 def test_a_sparse_constant_is_not_looked_at(inputs: str, tmp_path: Path) -> None:
-    """ONNX Runtime hands it out as something else than a tensor."""
+    """ONNX Runtime does not return it as a dense tensor."""
     numbers = numpy_helper.from_array(np.arange(1, 65, dtype=np.float32) / 64, "numbers")
     places = numpy_helper.from_array(np.arange(64) * 7, "places")
     sparse = helper.make_sparse_tensor(numbers, places, [32, 32])

@@ -1,4 +1,4 @@
-"""The report as a page: whole, by itself, and of names nothing but text."""
+"""The HTML report: it is complete and self-contained, and names are escaped."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VOID = {"meta", "input", "rect", "line", "link", "br", "img"}
 
 
 class Page(HTMLParser):
-    """A page that is well formed, taken apart."""
+    """The parts of a page, which must be well formed."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ def test_names_out_of_a_file_are_text() -> None:
     assert NASTY.replace("\x01", "\ufffd") in [row[0] for row in Page(ranking.html()).rows if row]
     errors = quantize_rs.layer_errors(proto, proto, [oracle.feeds("conv2d_relu")], engine="tract")
     assert "<img" not in errors.html()
-    # Tag by tag the page of the model with honest names.
+    # The tags equal those of the page of the model with plain names.
     assert [tag for tag, _ in page.tags] == [tag for tag, _ in Page(plain.html()).tags]
 
 
@@ -199,7 +199,7 @@ def test_an_html_report_has_a_section_for_each_result(
     assert [row[0] for row in page.rows if row] == [layer.name for layer in ranking.layers]
     assert f"{ranking.layers[0].score:.1f} dB" in page.text
     page = Page(errors.html())
-    # Two strips with a cell for each value, and six shades that say what they mean.
+    # Two strips with a cell for each value, and a legend of six shades.
     assert page.having("rect", "lost") == 2 * len(errors.values) + 6
     assert f"{errors.values[0].name}: {errors.values[0].own.sqnr_db:.1f} dB" in "".join(page.texts)
     page = Page(compared.html())

@@ -1,4 +1,4 @@
-"""Photos as samples: read, turned and resized as Pillow does it."""
+"""Images as samples: they are read, turned and resized as Pillow does it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from quantize_rs import CalibrationError, ImageFolder, Model, OptionError
 
 
 def fed(folder: ImageFolder, shape: list[int | str], dtype: int = TensorProto.FLOAT) -> list[Array]:
-    """What a model with such an input gets."""
+    """The samples of a model with such an input."""
     model = quantize_rs.open(conv(shape, dtype))
     return [feed["x"] for feed in folder.feeds(model)]
 
@@ -54,7 +54,7 @@ def test_images_are_resized_as_pillow_does_it(tmp_path: Path, resize: str, noise
             expected = resized(image, size[1], size[0], resize)
             np.testing.assert_array_equal(found[0], expected)
             at_once = np.asarray(image.resize(size[::-1], FILTERS[resize]))
-            if resize == "bilinear":  # version 13 may begin with columns, and rounds in between
+            if resize == "bilinear":  # version 13 may resize and round columns first
                 assert np.abs(found[0] - at_once).max() <= 1
 
 
@@ -339,9 +339,9 @@ def test_image_flags_apply_to_evaluation_images(
         words = [sys.executable, "-m", "quantize_rs", *command, *flags]
         return subprocess.run(words, capture_output=True, text=True, check=False)
 
-    judged = answer("--verify", "images", "--mean", "0.5", "--std", "0.25")
-    assert judged.returncode == 0, judged.stderr
-    found = json.loads(judged.stdout)["verified"]
+    verified = answer("--verify", "images", "--mean", "0.5", "--std", "0.25")
+    assert verified.returncode == 0, verified.stderr
+    found = json.loads(verified.stdout)["verified"]
     folder = quantize_rs.ImageFolder("images", mean=0.5, std=0.25)
     same = quantize_rs.quantize_with_calibration("conv.onnx", None, "data.npy", verify=folder)
     assert same.accuracy_control is not None
@@ -370,7 +370,7 @@ def test_the_command_makes_of_images_what_python_makes_of_them(
             text=True,
             check=False,
         )
-        # A model of 112 bytes has no room to become smaller, and that is said.
+        # A model of 112 bytes cannot become smaller, which is a warning.
         said = [line for line in done.stderr.splitlines() if "is not smaller" not in line]
         assert (done.returncode, said) == (0, [])
         assert Path("q.onnx").read_bytes() == expected

@@ -56,7 +56,7 @@ def test_a_buffer_may_be_filled_again(plan: Plan, form: str, threads: int) -> No
 
 
 def recurrent() -> onnx.ModelProto:
-    """A network that remembers the steps of a sequence."""
+    """A recurrent network."""
     rng = np.random.default_rng(0)
     weights = {"w": (1, 16, 10), "r": (1, 16, 4), "last": (4, 3)}
     nodes = [
@@ -126,7 +126,7 @@ def test_no_sample_of_a_list_is_lost(plan: Plan) -> None:
 
 
 class Tensor:
-    """As much of a torch tensor as matters."""
+    """The part of the interface of a torch tensor that is used."""
 
     def __init__(self, values: Array) -> None:
         self.values, self.shape, self.dtype = values, values.shape, values.dtype
@@ -142,7 +142,7 @@ class Tensor:
 
 
 class DataLoader:
-    """As torch's: batches of images and labels, as often as one iterates, the last one short."""
+    """Like that of torch: batches of images and labels, the last one short, any number of times."""
 
     def __init__(self, images: Array, batch_size: int) -> None:
         self.images, self.batch_size = images, batch_size
@@ -171,17 +171,17 @@ def test_a_data_loader_of_images_and_labels(plan: Plan, batch_size: int) -> None
         (list(GOOD), 4),
         (DataLoader(GOOD, 1), 4),
         (DataLoader(GOOD, 2), 4),
-        (DataLoader(GOOD, 3), 6),  # whoever has a length does not say how long its last batch is
+        (DataLoader(GOOD, 3), 6),  # the length of the last batch is unknown beforehand
         (iter(GOOD), None),
     ],
 )
 def test_the_samples_of_a_list_are_counted_beforehand(
     plan: Plan, data: Any, total: int | None
 ) -> None:
-    told: list[tuple[int, int | None]] = []
-    found = plan.calibrate(data, progress=lambda done, total: told.append((done, total)))
+    calls: list[tuple[int, int | None]] = []
+    found = plan.calibrate(data, progress=lambda done, total: calls.append((done, total)))
     assert found == plan.calibrate(GOOD)
-    assert {total for _, total in told} == {total}
+    assert {total for _, total in calls} == {total}
     limited: list[int | None] = []
     if total is not None:
         plan.calibrate(data, limit=2, progress=lambda _, total: limited.append(total))
@@ -189,7 +189,7 @@ def test_the_samples_of_a_list_are_counted_beforehand(
 
 
 class ImageReader(CalibrationDataReader):  # type: ignore[misc]
-    """As people write readers for onnxruntime's own tool."""
+    """A typical reader for onnxruntime's own tool."""
 
     def __init__(self, folder: Path, batch_size: int = 1, input_size: tuple[int, int] = (8, 6)):
         self.paths = sorted(folder.glob("*.png"))
@@ -224,7 +224,7 @@ def test_a_reader_of_onnxruntime_gives_what_the_folder_gives(
     assert found == expected
     assert found.samples == 40
     with pytest.raises(CalibrationError, match="no calibration samples"):
-        plan.calibrate(reader)  # it is at its end
+        plan.calibrate(reader)  # the reader is exhausted
     reader.rewind()
     assert plan.calibrate(reader) == expected
 
@@ -243,7 +243,7 @@ def test_what_a_reader_or_a_generator_raises_comes_out_as_it_is(
 
     def samples() -> Iterator[Array]:
         yield GOOD[:1]
-        raise StopIteration  # a mistake that Python itself turns into an error
+        raise StopIteration  # Python turns this mistake into a RuntimeError
 
     with pytest.raises(RuntimeError, match="generator raised StopIteration"):
         plan.calibrate(samples())

@@ -17,7 +17,7 @@ TYPES = ["int2", "uint2", "int4", "uint4", "int8", "uint8", "int16", "uint16", "
 NARROW = TYPES[:4]
 
 shapes = hnp.array_shapes(min_dims=1, max_dims=4, min_side=1, max_side=9)
-numbers = st.floats(-(2.0**120), 2.0**120, width=32)  # beyond, the far end would overflow
+numbers = st.floats(-(2.0**120), 2.0**120, width=32)  # beyond, the end of the range overflows
 scales = st.floats(2.0**-60, 2.0**60, width=32)
 
 
@@ -127,7 +127,7 @@ def test_the_range_fits_the_grid(dtype: str, symmetric: bool, a: float, b: float
     ends = kernels.quantize_linear([low, 0.0, high], scale, zero, dtype)
     back = kernels.dequantize_linear(ends, scale, zero, dtype)
     assert back[1] == 0
-    # Half a step at either end; 4 and 2 bits give up a step of the end that is smaller.
+    # Half a step at either end; types of 4 and 2 bits clip up to a step at the shorter end.
     steps = 1.01 if symmetric and dtype in NARROW else 0.51
     error = np.abs(back.astype(np.float64) - [low, 0.0, high])
     assert (error <= steps * scale + 1e-6 * max(-low, high)).all()

@@ -1,4 +1,4 @@
-"""Graphs that are right by ONNX, and that ONNX Runtime's optimizer or kernels would spoil."""
+"""Valid graphs that the optimizer or kernels of ONNX Runtime compute incorrectly."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def floats(*shape: int, seed: int = 0) -> Floats:
 def model(
     nodes: list[onnx.NodeProto], shape: list[int], opset: int, **constants: npt.ArrayLike
 ) -> bytes:
-    """Of one input `x` and one output `y`."""
+    """Make a model with one input `x` and one output `y`."""
     graph = helper.make_graph(
         nodes,
         "made",
@@ -86,7 +86,7 @@ def test_a_weight_of_zeros_is_nothing_however_it_is_computed(dtype: str) -> None
 @pytest.mark.parametrize("biased", [True, False])
 def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: bool) -> None:
     inputs = ["x", "w", "b"] if biased else ["x", "w"]
-    # What comes out is quantized for the sake of the next: only then is the bias, too.
+    # The output is quantized for the next convolution; only then is the bias quantized too.
     nodes = [
         helper.make_node("Conv", inputs, ["c"]),
         helper.make_node("Relu", ["c"], ["r"]),
@@ -111,7 +111,7 @@ def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: 
 def test_a_float_bias_beside_a_dead_filter_is_held(
     target: str, factor: float, channels: slice
 ) -> None:
-    """ONNX Runtime makes int32 of it, in the scale of the input times that of the weight."""
+    """ONNX Runtime quantizes the bias to int32 with the scale of input times weight."""
     weight = floats(4, 3, 3, 3)
     weight[channels] *= np.float32(factor)
     nodes = [
@@ -180,7 +180,7 @@ def test_int8_that_is_only_moved_loads(
 @pytest.mark.parametrize("target", ["x86", "arm", "tensorrt", "qnn"])
 @pytest.mark.parametrize("op_type", ["Softmax", "Sigmoid", "Tanh"])
 def test_small_numbers_of_a_function_have_a_scale_of_their_own(target: str, op_type: str) -> None:
-    """Of 200 probabilities none comes near 1, and a sigmoid of -6 is next to nothing."""
+    """None of 200 probabilities is close to 1, and the sigmoid of -6 is close to 0."""
     loud = {"Softmax": (0.05, 0.0), "Sigmoid": (0.1, -6.0), "Tanh": (0.002, 0.0)}
     gain, offset = (np.float32(number) for number in loud[op_type])
     nodes = [
@@ -201,7 +201,7 @@ def test_small_numbers_of_a_function_have_a_scale_of_their_own(target: str, op_t
 
 @pytest.mark.parametrize("op_type", ["Sigmoid", "Tanh", "Softmax"])
 def test_16_bits_hold_all_that_a_function_makes(op_type: str) -> None:
-    """As QNN wants it of a Sigmoid and a Tanh."""
+    """QNN requires it for Sigmoid and Tanh."""
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["l"]),
         helper.make_node(op_type, ["l"], ["s"]),
@@ -215,7 +215,7 @@ def test_16_bits_hold_all_that_a_function_makes(op_type: str) -> None:
 
 
 def test_a_function_that_fills_half_of_what_it_can_has_all_of_it() -> None:
-    """What other samples may reach beyond costs no more than a bit."""
+    """The full range leaves room for other samples, and costs at most one bit."""
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["l"]),
         helper.make_node("Sigmoid", ["l"], ["s"]),

@@ -70,7 +70,7 @@ def choices(layout: Layout, block: Floats, whole: np.float32) -> list[np.float32
 
 
 def stored(layout: Layout, block: Floats, scale: np.float32) -> Floats:
-    """What comes back of a block."""
+    """The dequantized values of a block."""
     steps = np.clip(block / scale, -layout.largest, layout.largest)
     return np.asarray(steps.astype(layout.values).astype(np.float32) * scale)
 
@@ -157,7 +157,7 @@ def test_the_smallest_and_the_largest_numbers_round_trip(name: str) -> None:
     assert (found >= np.finfo(np.float32).smallest_normal).all()
     assert (back[:, 0] == 0).all()
     assert (found[:, 0] == whole).all()
-    # Twice the scale of the specification would leave float32.
+    # Twice the scale of the specification would overflow float32.
     np.testing.assert_allclose(back[:, 2], w[:, 2], rtol=0.26)
     if name != "nvfp4":  # whose scales reach over 18 powers of two
         assert squared(w[:, 5], back[:, 5]) < 0.03 * float((w[:, 5] ** 2).sum())
@@ -204,7 +204,7 @@ def test_a_layout_is_as_small_as_it_says(name: str) -> None:
     [value] = report.weights
     assert value.sqnr_db is not None
     assert value.sqnr_db > floor
-    # Once done, it stays.
+    # Quantizing again changes nothing.
     again = quantize_rs.quantize(written, None, target="generic", weights=name)
     assert again.model == written
 

@@ -1,4 +1,4 @@
-"""How ranges follow from what is seen: the methods, beside each other."""
+"""The calibration methods: how ranges follow from the observed values."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_no_two_methods_find_the_same(plan: Plan, images: Path) -> None:
     for number, values in enumerate(found):
         assert all(values != other for other in found[:number]), FINDERS[number]
     for method, values in zip(FINDERS, found, strict=True):
-        # Room for what these samples did not show.
+        # Room for values beyond those of these samples.
         room = 2 if method == "mse" else 1
         for name, (low, high) in values.items():
             assert seen.values[name][0] * room <= low <= high <= seen.values[name][1] * room
@@ -62,7 +62,7 @@ def test_another_method_needs_no_other_run(plan: Plan, images: Path, method: str
 
 @pytest.mark.parametrize("method", [*FINDERS, "auto"])
 def test_threads_order_and_batches_change_no_method(plan: Plan, images: Path, method: str) -> None:
-    # As many as `auto` needs to judge.
+    # As many as `auto` needs for its evaluation.
     samples = np.load(images)[:128]
     expected = plan.calibrate(samples, method=method, threads=1)
     shuffled = np.random.default_rng(3).permutation(samples)
@@ -140,7 +140,7 @@ def test_auto_evaluates_single_values_on_many_samples(count: int, chosen: set[st
     graph = helper.make_graph(nodes, "two", inputs, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     samples = {name: rng.normal(0, 1, (count, 64, 32)).astype(np.float32) for name in "ab"}
-    # Of one a row in 64 is loud, for which the others care little; of the other every row is.
+    # In `a`, one row in 64 has large values; in `b`, every row has one large value.
     samples["a"][:, 0] *= 30
     loud = rng.choice([-1, 1], (count, 64)) * np.exp(rng.uniform(3, 4, (count, 64)))
     samples["b"][..., 3] = loud
@@ -190,7 +190,7 @@ def test_a_comparison_has_the_ranges_of_every_method(
             assert (ranges.method, ranges.samples) == (method, 200)
     assert comparison.samples == 200
     assert 0 < comparison.held_back < 200
-    assert comparison.judged == 16
+    assert comparison.evaluated == 16
     assert comparison.engine == plan.calibrate(images).engine
     assert plan.apply(comparison.ranges[comparison.best]).to_bytes()
 
@@ -221,7 +221,7 @@ def test_threads_and_order_change_no_comparison(plan: Plan, images: Path) -> Non
 def test_a_method_is_evaluated_by_its_quantized_model(
     digits: Path, images: Path, engine: str
 ) -> None:
-    """Of one sample nothing is held back: what is judged is what one gets."""
+    """A single sample is not held back: the methods are evaluated on the calibration sample."""
     sample = np.load(images)[:1]
     # Sums of 7-bit weights do not saturate: the result is the same on any processor.
     plan = quantize_rs.open(digits).plan(activations="uint8", per_channel=True, target="x86-avx2")
@@ -247,22 +247,22 @@ def test_methods_that_hardly_differ_are_not_tried_layer_by_layer(plan: Plan, ima
     even = rng.uniform(-1, 1, (400, 16)).astype(np.float32)
 
     def runs(plan: Plan, samples: npt.NDArray[np.float32]) -> tuple[MethodComparison, int]:
-        """What comes of it, and how many samples were run beside those of calibration."""
-        told: list[tuple[int, int | None]] = []
+        """The comparison, and how many samples were run in addition to those of calibration."""
+        calls: list[tuple[int, int | None]] = []
         comparison = plan.compare_methods(
-            samples, progress=lambda done, total: told.append((done, total))
+            samples, progress=lambda done, total: calls.append((done, total))
         )
-        assert told[-1][0] == told[-1][1], "all that was foreseen was run"
-        return comparison, told[-1][0] - comparison.samples
+        assert calls[-1][0] == calls[-1][1], "all announced samples were run"
+        return comparison, calls[-1][0] - comparison.samples
 
     def by_model(comparison: MethodComparison) -> int:
-        return comparison.judged * sum(row.same_as is None for row in comparison.rows)
+        return comparison.evaluated * sum(row.same_as is None for row in comparison.rows)
 
-    comparison, judged = runs(one, even)
+    comparison, extra = runs(one, even)
     assert comparison.rows[-1].same_as == comparison.best
-    assert judged == by_model(comparison)
-    comparison, judged = runs(plan, np.load(images))
-    assert judged == 8 + by_model(comparison)
+    assert extra == by_model(comparison)
+    comparison, extra = runs(plan, np.load(images))
+    assert extra == 8 + by_model(comparison)
 
 
 @pytest.mark.parametrize("opset", [13, 17, 18])
@@ -273,7 +273,7 @@ def test_a_few_loud_rows_do_not_decide_about_all_others(opset: int) -> None:
     y = helper.make_tensor_value_info("y", 7, [1, 64, 1])
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
-        # Nothing is there to judge by but the product itself.
+        # The product itself is the only float value to evaluate.
         helper.make_node("ArgMax", ["p"], ["y"], axis=-1),
     ]
     graph = helper.make_graph(nodes, "rows", [x], [y], [weight])
@@ -285,7 +285,7 @@ def test_a_few_loud_rows_do_not_decide_about_all_others(opset: int) -> None:
     wide = plan.calibrate(samples).values["x"]
     assert wide[1] > 200
     chosen = plan.calibrate(samples, method="auto")
-    # Of each sample one row in 64 is cut off, and 63 have steps that are a fifth as long.
+    # One row in 64 of each sample is clipped; the steps of the other 63 are five times finer.
     assert chosen.chosen["x"] == "entropy"
     assert chosen.values["x"][1] < wide[1] / 2
 

@@ -44,14 +44,14 @@ def test_a_size_is_met_by_the_model_that_the_bits_make(
 
 def test_an_sqnr_is_met_and_no_byte_more_than_needed_is_kept(digits: Path, images: Images) -> None:
     sizes = []
-    for bar in (15.0, 25.0, 35.0):
-        found = quantize_rs.mixed_precision(digits, images, min_sqnr=bar, bits=(8, 4))
+    for least in (15.0, 25.0, 35.0):
+        found = quantize_rs.mixed_precision(digits, images, min_sqnr=least, bits=(8, 4))
         report = quantize_rs.quantize(digits, None, layer_bits=found.layer_bits)
         assert report.model is not None
         measured = quantize_rs.compare(digits, report.model, images, latency=False).sqnr_db
         assert measured == found.sqnr_db
         assert measured is not None
-        assert measured >= bar
+        assert measured >= least
         sizes.append(found.bytes_after)
     assert sizes == sorted(sizes)
     assert sizes[0] < sizes[-1]
@@ -85,7 +85,7 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
 
 
 def test_what_no_layer_bears_alone_is_not_among_the_steps(digits: Path, images: Images) -> None:
-    """The layer that saves most is spoilt in few bits: the others are quantized all the same."""
+    """The layer that saves most is useless in few bits; the others are still quantized."""
     proto = onnx.load(digits)
     weights = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
     largest = max(weights, key=lambda tensor: int(np.prod(tensor.dims)))
@@ -95,10 +95,10 @@ def test_what_no_layer_bears_alone_is_not_among_the_steps(digits: Path, images: 
     bad = proto.SerializeToString()
     alone = quantize_rs.sensitivity(bad, images, activations=None)
     assert alone.layers[0].name == largest.name
-    bar = alone.layers[0].score + 3
-    found = quantize_rs.mixed_precision(bad, images, min_sqnr=bar, bits=(8,))
+    least = alone.layers[0].score + 3
+    found = quantize_rs.mixed_precision(bad, images, min_sqnr=least, bits=(8,))
     assert found.sqnr_db is not None
-    assert found.sqnr_db >= bar
+    assert found.sqnr_db >= least
     widths = {layer.name: layer.bits for layer in found.layers}
     assert widths.pop(largest.name) is None
     assert 8 in widths.values()

@@ -1,4 +1,4 @@
-"""Every fixture, through the front door: refused by name, or right."""
+"""Every fixture is quantized correctly, or refused with a message that names the reason."""
 
 from __future__ import annotations
 
@@ -15,28 +15,29 @@ import pytest
 import quantize_rs
 from quantize_rs import CalibrationError, Report
 
-# What 8 bits give at the worst output, in decibels.
+# The minimum SQNR of the worst output with 8 bits, in decibels.
 WEIGHTS, BOTH = 25.0, 20.0
 
-# Where one scale for a whole tensor gives less, because the channels that matter are a tenth of the
-# largest, or because there are few sums for errors to cancel in. That no more is lost than 8 bits
-# of these weights cost is what `_only_rounding` sees.
+# Models whose SQNR is lower with one scale per tensor, because the channels that matter are a tenth
+# of the largest, or because errors cancel out in few sums only. `_only_rounding` checks that the
+# loss comes from rounding the weights alone.
 LOWER = {
-    "conv_sigmoid": (20.0, 14.0),  # the large channels saturate, the small ones decide
+    "conv_sigmoid": (20.0, 14.0),  # the large channels saturate, so the small ones matter
     "empty_optional_inputs": (17.0, 18.0),  # an LSTM, whose gates have rows of all sizes
     "gru": (24.0, BOTH),  # the same
-    "scan_subgraph": (23.0, BOTH),  # what is multiplied again in every turn
-    "infinite_constant": (20.0, BOTH),  # five scores make the probabilities
-    "matmul_vector": (23.0, BOTH),  # two numbers come out
+    "scan_subgraph": (23.0, BOTH),  # a value is multiplied again in every iteration
+    "infinite_constant": (20.0, BOTH),  # the probabilities are computed from five scores
+    "matmul_vector": (23.0, BOTH),  # the output has two numbers
     "denormal_weights": (-1.0, -1.0),  # below the smallest scale that runtimes do not flush
 }
 
-# The same with a scale for all, where sums are kept. One element, which meets a channel that
-# is a hundred times as large as the others, goes the other way here; over many models like this
-# one nothing is lost (`test_noise_through_channels_of_all_sizes_loses_nothing_by_it`).
+# The same with one scale per tensor and rounding that keeps sums. One element, which is multiplied
+# by a channel a hundred times larger than the others, is rounded to the farther integer here. Over
+# many such models nothing is lost
+# (`test_noise_through_channels_of_all_sizes_loses_nothing_by_it`).
 KEEPING_SUMS = {"conv_depthwise": 16.0}
 
-# What cannot be calibrated, and what the error names.
+# Models that cannot be calibrated, and a part of the error message.
 NOT_CALIBRATED = {
     "bf16_weights": "bfloat16",
     "custom_domain": "Sparkle",
@@ -65,7 +66,7 @@ def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: P
     floor = LOWER.get(name, (WEIGHTS, BOTH))[0]
     if rounding is None and not per_channel:
         floor = KEEPING_SUMS.get(name, floor)
-    _judge(name, report, target, floor)
+    _evaluate(name, report, target, floor)
     _only_rounding(name, report, target)
 
 
@@ -82,10 +83,10 @@ def test_activations(name: str, per_channel: bool, tmp_path: Path) -> None:
         assert not target.exists()
         assert NOT_CALIBRATED[name] in str(error)
         return
-    _judge(name, report, target, LOWER.get(name, (WEIGHTS, BOTH))[1])
+    _evaluate(name, report, target, LOWER.get(name, (WEIGHTS, BOTH))[1])
 
 
-def _judge(name: str, report: Report, target: Path, floor: float) -> None:
+def _evaluate(name: str, report: Report, target: Path, floor: float) -> None:
     said = oracle.FIXTURES[name]
     if said["checked"]:
         oracle.check(target)
@@ -105,13 +106,13 @@ def _judge(name: str, report: Report, target: Path, floor: float) -> None:
         found = oracle.ort(target, inputs, optimized=optimized)
         if said["finite"]:
             assert oracle.sqnr(expected, found) > floor
-    # ONNX's own plain definition knows DequantizeLinear from opset 19 on, and no strings in bytes.
+    # onnx.reference supports DequantizeLinear from opset 19 on, and no strings as bytes.
     if said["finite"] and said["opset"] >= 19 and "many_types" not in name:
         assert oracle.sqnr(oracle.reference(target, inputs), found) > 60
 
 
 def _only_rounding(name: str, report: Report, target: Path) -> None:
-    """The integers are beside their weights, and the model computes with what they stand for."""
+    """Check that the integers are close to the weights, and that the model computes with them."""
     before = onnx.load_from_string(oracle.prepared(oracle.model(name)))
     after = onnx.load(target)
     nodes = {node.output[0]: node for node in after.graph.node}
@@ -132,8 +133,8 @@ def _only_rounding(name: str, report: Report, target: Path) -> None:
         back = (q.astype(np.float32) - zero.astype(np.float32)) * scale
         if value.name in floats:
             exact = onnx.numpy_helper.to_array(floats[value.name])
-            # Half a step, or a little more where sums are kept; a zero point that is rounded moves
-            # the ends by another half.
+            # Half a step, or a little more with rounding that keeps sums. The rounding of the zero
+            # point shifts the ends by another half.
             far = np.abs(exact.astype(np.float64).reshape(q.shape) - back)
             assert (far <= scale.astype(np.float64) * 1.001).all()
             back = back.reshape(exact.shape).astype(exact.dtype)
@@ -147,10 +148,10 @@ def _only_rounding(name: str, report: Report, target: Path) -> None:
 
 
 def _put(graph: onnx.GraphProto, name: str, back: npt.NDArray[Any], after: onnx.GraphProto) -> None:
-    """Put what a weight comes back as where it is read so."""
+    """Replace a weight by its dequantized values where the quantized model reads those."""
     restored = f"{name}_dequantized"
     reads = {node.output[0]: node.input for node in after.node if restored in node.input}
-    if reads:  # beside its floats, which others read
+    if reads:  # the float weight is kept for other consumers
         for node in graph.node:
             for index, read in enumerate(reads.get(node.output[0], [])):
                 node.input[index] = read
@@ -159,7 +160,7 @@ def _put(graph: onnx.GraphProto, name: str, back: npt.NDArray[Any], after: onnx.
         graph.initializer.remove(tensor)
     for node in [node for node in graph.node if list(node.output) == [name]]:
         graph.node.remove(node)
-    for body in _bodies(graph):  # or where it was lifted from
+    for body in _bodies(graph):  # the weight may be inside a subgraph
         for tensor in [tensor for tensor in body.initializer if tensor.name == name]:
             body.initializer.remove(tensor)
     graph.initializer.append(onnx.numpy_helper.from_array(back, name))

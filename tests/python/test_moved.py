@@ -1,4 +1,4 @@
-"""What ONNX Runtime moves of integers comes back as it was, in every opset."""
+"""Integers that ONNX Runtime moves through other nodes keep their values, in every opset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVING: dict[str, dict[str, Any]] = {
 
 
 def assert_near(model: onnx.ModelProto, way: str, ids: np.ndarray) -> None:
-    """Let ONNX Runtime load what is made with one scale for all, and come near the model."""
+    """Check that ONNX Runtime loads models with one scale per tensor, with accurate outputs."""
     samples = [{"ids": each} for each in ids]
     expected = oracle.ort(model.SerializeToString(), samples[0])
     for symmetric in (True, False):
@@ -43,7 +43,7 @@ def assert_near(model: onnx.ModelProto, way: str, ids: np.ndarray) -> None:
 @pytest.mark.parametrize("opset", [13, 20, 21, 23])
 @pytest.mark.parametrize("op_type", MOVING)
 def test_rows_that_are_moved_keep_their_sign(op_type: str, opset: int, way: str) -> None:
-    """ONNX Runtime takes what is moved to integers again: to uint8, where nothing says int8."""
+    """ONNX Runtime quantizes moved values again: to uint8 unless the graph says int8."""
     rng = np.random.default_rng(12)
     stored = {"table": rng.standard_normal((500, 32)).astype(np.float32)} | MOVING[op_type]
     graph = helper.make_graph(
@@ -65,7 +65,7 @@ def test_rows_that_are_moved_keep_their_sign(op_type: str, opset: int, way: str)
 @pytest.mark.parametrize("opset", [13, 21])
 @pytest.mark.parametrize("end", ["Gemm", "MatMul"])
 def test_a_table_that_ends_the_model_too_loads(end: str, opset: int, way: str) -> None:
-    """What the last product needs written is not written of the rows, which are moved."""
+    """The nodes that the last product needs are not added for the rows, which are only moved."""
     rng = np.random.default_rng(14)
     stored = {
         "table": rng.standard_normal((300, 32)).astype(np.float32),
@@ -117,7 +117,7 @@ def products() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "warns"),
     [
         ({"activations": "uint8"}, False),
         ({"activations": "int8"}, True),
@@ -126,14 +126,14 @@ def products() -> onnx.ModelProto:
     ],
     ids=str,
 )
-def test_int8_that_x86_cannot_load_is_a_warning(options: dict[str, Any], told: bool) -> None:
+def test_int8_that_x86_cannot_load_is_a_warning(options: dict[str, Any], warns: bool) -> None:
     model, rng = products(), np.random.default_rng(14)
     samples = [{"x": rng.standard_normal((1, 6, 32)).astype(np.float32)} for _ in range(16)]
     report = quantize_rs.quantize_with_calibration(model, None, samples, **options)
     said = [warning for warning in report.warnings if "session.qdqisint8allowed" in warning]
-    assert bool(said) == told
+    assert bool(said) == warns
     assert report.model is not None
-    # What the warning says helps, and what it does not speak of needs no help.
+    # The option that the warning names helps; a model without the warning needs no option.
     session_options = onnxruntime.SessionOptions()
     if options["activations"] == "int8":
         session_options.add_session_config_entry("session.qdqisint8allowed", "1")
@@ -147,7 +147,7 @@ def test_int8_that_x86_cannot_load_is_a_warning(options: dict[str, Any], told: b
 def test_rows_that_are_moved_into_a_product_are_what_targets_take(
     target: str, per_channel: bool
 ) -> None:
-    """The table has one scale, and what is moved of it and multiplied another."""
+    """The table has one scale; its moved rows, which are multiplied, have another."""
     rng = np.random.default_rng(15)
     stored = {
         "table": rng.standard_normal((40, 32)).astype(np.float32),

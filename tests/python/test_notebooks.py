@@ -1,4 +1,4 @@
-"""The notebooks of the examples run from top to bottom, and are kept without what came out."""
+"""The notebooks of the examples run from top to bottom, and are stored without outputs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_quickstart(examples: Path) -> None:
     assert float(float_) > 99
     assert float(quantized) > 98.5
     assert (examples / "out" / "digits.html").exists()
-    # The bar: a widget, full at the end.
+    # The progress bar is a widget, full at the end.
     book = json.loads((examples / "quickstart.ipynb").read_text(encoding="utf-8"))
     (states,) = book["metadata"]["widgets"].values()
     bars = [
@@ -89,7 +89,7 @@ def test_quickstart(examples: Path) -> None:
 def test_image_folder(examples: Path) -> None:
     cells = run(examples / "image_folder.ipynb")
     assert shown(cells, "image/png") == 3
-    assert "200 pictures" in printed(cells)
+    assert "200 images" in printed(cells)
     right, wrong = re.findall(r"pixels .*: +([\d.]+)%", printed(cells))
     assert float(right) > 98.5
     assert float(wrong) < float(right) - 5

@@ -396,7 +396,11 @@ def test_every_fixture_means_the_same(name: str) -> None:
 
 
 def test_the_report_has_the_opset_of_the_result(tmp_path: Path) -> None:
-    for name, options, opset in (("opset13", {}, 13), ("opset10_conv", {"opset": 21}, 21)):
+    cases: list[tuple[str, dict[str, Any], int]] = [
+        ("opset13", {}, 13),
+        ("opset10_conv", {"opset": 21}, 21),
+    ]
+    for name, options, opset in cases:
         path = tmp_path / "quantized.onnx"
         report = quantize_rs.quantize(oracle.model(name), path, **options)
         (written,) = (entry.version for entry in onnx.load(path).opset_import if not entry.domain)

@@ -58,7 +58,7 @@ def run(model: bytes, feeds: dict[str, Array], level: Any = LEVELS[1]) -> Array:
 
 
 def quantized(model: onnx.ModelProto, **options: Any) -> tuple[onnx.ModelProto, Any]:
-    """Quantize to bytes, in blocks of 16 unless something else is wished."""
+    """Quantize to bytes, in blocks of 16 unless the options say otherwise."""
     asked: dict[str, Any] = {"output_format": "matmul_nbits", "block_size": BLOCK, **options}
     report = quantize_rs.quantize(model, None, **asked)
     assert report.model is not None
@@ -113,8 +113,8 @@ def test_a_product_is_that_with_the_matrix_that_the_integers_stand_for(
     (node,) = result.graph.node
     assert (node.domain, node.op_type, node.name) == ("com.microsoft", "MatMulNBits", "mm")
     assert ("w_zp" in found) == (not symmetric)
-    # No element is further away than half a step, or a step where the short end of a symmetric
-    # grid clips; zero points are rounded too, which moves a whole block by up to half a step.
+    # An element is at most half a step off, or a step where the shorter end of a symmetric grid
+    # clips. Zero points are rounded too, which shifts a whole block by up to half a step.
     step = np.repeat(np.abs(found["w_scale"]), 16, 1)[:, : shape[0]].T
     assert np.all(np.abs(back - w) <= step * 1.001)
     (row,) = [value for value in report.values if value.role == "weight"]
@@ -136,7 +136,7 @@ def test_the_layout_is_that_of_onnxruntimes_own_tool(
     model = model_of([helper.make_node("MatMul", ["x", "w"], ["y"], "mm")], {"w": w}, {"x": x})
     found = constants(quantized(model, bits=bits, symmetric=symmetric, weight_method="minmax")[0])
     ours: list[Array] = [found["w_quantized"], found["w_scale"], found.get("w_zp")]
-    # The function that its MatMulNBitsQuantizer calls, into arrays as that makes them.
+    # The function that MatMulNBitsQuantizer calls, with arrays of the same shapes.
     (depth, width), blocks = shape, -(-shape[0] // BLOCK)
     other: list[Array] = [
         np.zeros((width, blocks, BLOCK * bits // 8), np.uint8),
@@ -265,7 +265,7 @@ def test_products_of_float16_have_scales_of_float16(
     back = restored(found, bits, 40)
     step = np.repeat(np.abs(found["w_scale"].astype(F)), BLOCK, 1)[:, :40].T
     if method == "minmax":
-        # As with float32: scales of float16 are rounded up.
+        # As with float32; scales of float16 are rounded up.
         assert np.all(np.abs(back - stored["w"]) <= step * 1.001)
     (row,) = [value for value in report.values if value.name == "w"]
     assert row.mse == pytest.approx(np.mean((back - stored["w"]) ** 2), rel=1e-3)

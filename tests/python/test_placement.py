@@ -1,4 +1,4 @@
-"""Where a scale is taken decides how much is lost, and what runs on integers."""
+"""The placement of scales decides how accurate a model is and which operators run on integers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
 
-PICTURES = [
+IMAGE_NETWORKS = [
     "avgpool_gap",
     "concat_branches",
     "conv_and_matmul",
@@ -40,7 +40,7 @@ PICTURES = [
     "softmax_head",
     "two_inputs",
 ]
-"""Picture networks among the fixtures: what multiplies has constant weights."""
+"""Image networks among the fixtures: their products have constant weights."""
 
 PRODUCTS = [
     "gather_embedding",
@@ -69,7 +69,7 @@ FLOAT = {"Conv", "FusedConv", "Gemm", "FusedGemm", "MatMul", "FusedMatMul"}
 
 
 def integer_share(found: Counter[str]) -> float:
-    """How much of what multiplies does so on integers."""
+    """The share of products and convolutions that are computed on integers."""
     integer = sum(found[op_type] for op_type in INTEGER)
     return integer / (integer + sum(found[op_type] for op_type in FLOAT))
 
@@ -97,8 +97,8 @@ def test_what_joins_two_layers_runs_on_integers() -> None:
     assert found["QLinearConcat"] == found["QLinearSigmoid"] == 1, found
 
 
-@pytest.mark.parametrize("name", PICTURES)
-def test_picture_networks_multiply_on_integers(name: str) -> None:
+@pytest.mark.parametrize("name", IMAGE_NETWORKS)
+def test_image_networks_multiply_on_integers(name: str) -> None:
     model = quantized(oracle.model(name), [oracle.feeds(name)])
     found = oracle.kernels(model)
     assert integer_share(found) >= 0.95, found
@@ -110,7 +110,7 @@ def test_the_digits_network_runs_on_integers(digits: Path, images: Path) -> None
 
 
 def narrow_net(convolutions: int, *, branches: bool = False) -> onnx.ModelProto:
-    """Convolutions of three taps a side, the first of them on a picture of three channels."""
+    """Convolutions of three taps a side, the first of them on an image of three channels."""
     rng = np.random.default_rng(convolutions)
     nodes, constants, last = [], [], "x"
     for index in range(convolutions):
@@ -150,7 +150,7 @@ def test_one_narrow_convolution_in_twenty_stays_float_at_the_entry(
 
 
 def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
-    """Two products, and what flows between them is an output too."""
+    """Two products; the value between them is an output too."""
     rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["p"]),
@@ -164,18 +164,18 @@ def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
     model = helper.make_model(graph, opset_imports=[opset], ir_version=8)
     data = rng.normal(0, 1, (4, 8)).astype(np.float32)
     graph = onnx.load_from_string(quantized(model, [{"x": data}])).graph
-    maker = {name: node.op_type for node in graph.node for name in node.output}
-    assert maker["t"] == "Tanh"
+    producers = {name: node.op_type for node in graph.node for name in node.output}
+    assert producers["t"] == "Tanh"
     readers = [node for node in graph.node if node.op_type == "MatMul"]
-    assert all(maker[name] == "DequantizeLinear" for node in readers for name in node.input)
+    assert all(producers[name] == "DequantizeLinear" for node in readers for name in node.input)
 
 
-def test_an_output_of_an_integer_kernel_is_what_came_back_from_integers() -> None:
+def test_an_output_of_an_integer_kernel_is_dequantized() -> None:
     feeds = oracle.feeds("graph_output_conv")
     model = quantized(oracle.model("graph_output_conv"), [feeds])
     graph = onnx.load_from_string(model).graph
-    maker = {name: node.op_type for node in graph.node for name in node.output}
-    assert {maker[output.name] for output in graph.output} == {"DequantizeLinear"}
+    producers = {name: node.op_type for node in graph.node for name in node.output}
+    assert {producers[output.name] for output in graph.output} == {"DequantizeLinear"}
 
 
 def test_what_is_quantized_already_is_not_quantized_again() -> None:
@@ -220,7 +220,7 @@ def test_equal_constants_are_kept_once_and_nothing_else_changes() -> None:
 
 
 def test_what_a_max_pool_hides_sets_no_scale() -> None:
-    """Large negative numbers that never leave the pool must not coarsen what does."""
+    """Large negative numbers that the pool discards must not make the scale coarser."""
     rng = np.random.default_rng(0)
     weight = (rng.standard_normal((8, 3, 3, 3)) * 0.2).astype(np.float32)
     nodes = [
@@ -311,12 +311,12 @@ def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) 
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
     model = onnx.shape_inference.infer_shapes(model)
-    # Some louder than others, and none so loud that the Clip cuts off a thing.
+    # The samples differ in magnitude; none exceeds the limits of the Clip.
     samples = [
         {"x": rng.standard_normal((1, 3, 12, 12)).astype(np.float32) * loudness}
         for loudness in np.linspace(0.4, 2.0, 12, dtype=np.float32)
     ]
-    # Of one scale for each weight, so that the older model stays what it is.
+    # With one scale per weight, the older model needs no conversion.
     plan = quantize_rs.open(model).plan(activations="uint8", symmetric=True)
     ranges = plan.calibrate(samples, method="mse")
     largest = ranges.using("minmax").values["b"][1]
@@ -331,7 +331,7 @@ def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) 
 
 
 def tied(words: int, *heads: str) -> onnx.ModelProto:
-    """A language model, almost: what looks words up is what they are told apart by."""
+    """Almost a language model: the table that embeds words is also the weight of the output."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
     g(int64[1, s] ids) => (float[1, s, {words}] y) {{
         x = Gather(table, ids)
@@ -369,8 +369,8 @@ def word_samples(words: int) -> list[dict[str, np.ndarray]]:
     return [{"ids": rng.integers(0, words, (1, 6))} for _ in range(32)]
 
 
-def table_comes_back(path: Path) -> bool:
-    """Whether a table is brought back whole and read by those who look it up."""
+def table_is_dequantized(path: Path) -> bool:
+    """Whether a `Gather` reads a table that is dequantized as a whole."""
     graph = onnx.load(path).graph
     dequantized = {
         node.output[0]
@@ -389,7 +389,7 @@ def table_comes_back(path: Path) -> bool:
 def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
     head: list[str], options: dict[str, Any], tmp_path: Path
 ) -> None:
-    """As the head of a language model that shares its embeddings."""
+    """The table is also the head, as in a language model with tied embeddings."""
     words, out = 3000, tmp_path / "tied.onnx"
     model = tied(words, *head)
     report = quantize_rs.quantize_with_calibration(model, out, word_samples(words), **options)
@@ -398,9 +398,9 @@ def test_a_table_that_is_multiplied_by_too_is_kept_once_as_integers(
     kernels = oracle.kernels(out)
     products = ("MatMulIntegerToFloat", "QLinearMatMul", "QGemm")
     assert sum(kernels[name] for name in products) == 2
-    # Of rows, or of what comes out: never of the whole table.
-    assert table_comes_back(out) is False
-    # A byte an element, and scales of rows, for those who look up and for the product.
+    # Only rows, or the result of the product, are dequantized: never the whole table.
+    assert table_is_dequantized(out) is False
+    # A byte an element, and a scale a row, for the Gather and for the product.
     assert report.bytes_after < (words + 128) * 128 + 2 * 4 * words + 4000
     feeds = word_samples(words)[0]
     assert oracle.sqnr(oracle.ort(model.SerializeToString(), feeds), oracle.ort(out, feeds)) > 30

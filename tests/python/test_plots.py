@@ -1,4 +1,4 @@
-"""Figures: what is in them is what is in the results, and nothing else is touched by drawing."""
+"""Figures show the values of the results, and drawing has no side effects."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_both_models_stand_side_by_side(compared: Comparison) -> None:
     assert len(bare.plot().axes) == 2
 
 
-def test_every_method_has_a_bar(digits: Path, images: Path) -> None:
+def test_a_bar_chart_shows_every_method(digits: Path, images: Path) -> None:
     plan = quantize_rs.open(digits).plan(activations="uint8")
     found = plan.compare_methods(images, limit=40)
     (axes,) = found.plot().axes

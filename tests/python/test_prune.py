@@ -49,7 +49,7 @@ def net(dtype: Any = np.float32) -> tuple[bytes, dict[str, Array]]:
 
 
 def pruned(source: bytes, **options: Any) -> tuple[dict[str, Array], quantize_rs.Pruning]:
-    """The weights as they are afterwards, and the report."""
+    """The pruned weights, and the report."""
     report = quantize_rs.prune(source, **options)
     assert report.model is not None
     graph = onnx.load_from_string(report.model).graph
@@ -140,8 +140,8 @@ def test_zeros_stay_exactly_0_when_quantized(bits: int, symmetric: bool, per_cha
     given = quantize_rs.quantize(
         made, None, bits=bits, symmetric=symmetric, per_channel=per_channel
     )
-    judge_model = onnx.load_from_string(given.model or b"")
-    parts = {t.name: t for t in judge_model.graph.initializer}
+    quantized = onnx.load_from_string(given.model or b"")
+    parts = {t.name: t for t in quantized.graph.initializer}
     arrays = {name: numpy_helper.to_array(t).astype(np.float32) for name, t in parts.items()}
     back = (arrays["w_quantized"] - arrays["w_zp"]) * arrays["w_scale"]
     zeros = numpy_helper.to_array(next(t for t in made.graph.initializer if t.name == "w")) == 0
@@ -277,7 +277,7 @@ def test_what_one_call_sets_to_0_multiplies_as_0(way: dict[str, Any]) -> None:
     report = quantize_rs.quantize(model, None, sparsity=0.5, **way)
     assert report.model is not None
     assert report.quantized
-    # Rows of the identity pick rows of the weight as it comes back; fused, sums are rounded.
+    # The product with the identity is the dequantized weight, unless fused kernels round it.
     (back,) = oracle.ort(report.model, {"x": np.eye(32, dtype=np.float32)}, optimized=False)
     smallest = np.argsort(np.abs(weight), axis=None)[:512]
     assert (np.ravel(back)[smallest] == 0).all()

@@ -15,7 +15,7 @@ import pytest
 import quantize_rs
 from quantize_rs import OptionError, Plan
 
-# What each takes: the type of activations, and whether zero points must be in the middle.
+# For each target, the type of activations, and whether zero points must be in the middle.
 TARGETS: dict[str, tuple[str, bool]] = {
     "x86": ("uint8", False),
     "x86-avx2": ("uint8", False),
@@ -99,19 +99,19 @@ def test_x86_without_vnni_cannot_saturate(digits: Path, images: Path) -> None:
 
 
 def test_sums_that_saturate_here_are_a_warning_without_a_target(digits: Path, images: Path) -> None:
-    def is_told(**options: Any) -> bool:
+    def is_warned(**options: Any) -> bool:
         if options.pop("data", False):
             report = quantize_rs.quantize_with_calibration(digits, None, images, **options)
         else:
             report = quantize_rs.quantize(digits, None, **options)
         return "this processor has no VNNI" in " ".join(report.warnings)
 
-    assert is_told(data=True) == processor.SATURATES
-    assert is_told(output_format="dynamic") == processor.SATURATES
-    assert not is_told()
-    assert not is_told(data=True, weights="uint8")
+    assert is_warned(data=True) == processor.SATURATES
+    assert is_warned(output_format="dynamic") == processor.SATURATES
+    assert not is_warned()
+    assert not is_warned(data=True, weights="uint8")
     for target in ("x86", "x86-avx2", "arm", "tensorrt"):
-        assert not is_told(data=True, target=target)
+        assert not is_warned(data=True, target=target)
 
 
 @pytest.mark.parametrize("options", [{"target": "x86-avx2"}, {"weights": "uint8"}])
@@ -151,9 +151,9 @@ def test_only_what_is_included_is_quantized(digits: Path, images: Path) -> None:
     assert why["conv2.weight"] == "read by `conv2`, which is not to be quantized"
     plan = quantize_rs.open(digits).plan(include=["Conv"], prune=0.01)
     assert {v.name for v in plan if v.quantized} == {f"conv{i}.weight" for i in (1, 2, 3)}
-    told = " ".join(line for step in plan.steps for line in step.did)
-    assert "conv1.weight" in told
-    assert "fc1.weight" not in told
+    done = " ".join(line for step in plan.steps for line in step.did)
+    assert "conv1.weight" in done
+    assert "fc1.weight" not in done
     with pytest.raises(OptionError, match=r"konv1.*did you mean `conv1`") as caught:
         quantize_rs.quantize(digits, None, included_layers=["konv1"])
     assert caught.value.option == "include"
@@ -184,7 +184,7 @@ def test_widths_are_numbers_or_types_by_name_pattern_or_operator() -> None:
     names = [value.name for value in quantize_rs.open(source).plan() if value.role == "weight"]
     report = quantize_rs.quantize(source, None, layer_bits={names[0]: 16, "Conv": "uint4"})
     kinds = {value.name: value.qtype for value in report.weights}
-    assert kinds.pop(names[0]) == "int16", "a name goes before a type of operator"
+    assert kinds.pop(names[0]) == "int16", "a name takes precedence over an operator type"
     assert set(kinds.values()) == {"uint4"}
     with pytest.raises(OptionError, match="layer_bits") as caught:
         quantize_rs.quantize(source, None, layer_bits={names[0]: "int7"})
@@ -217,10 +217,10 @@ def test_a_target_that_gets_no_integers_is_a_warning(
     digits: Path, images: Path, options: dict[str, Any], samples: int
 ) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images, **options)
-    # What is only cast shifts nothing; other weights have their biases corrected.
+    # A cast shifts no output; the biases of other weights are corrected.
     assert (report.samples, report.corrected_biases > 0) == (samples, samples > 0)
-    (told,) = (warning for warning in report.warnings if "no activation" in warning)
-    assert "weights of 8 bits" in told
+    (text,) = (warning for warning in report.warnings if "no activation" in warning)
+    assert "weights of 8 bits" in text
 
 
 def outliers(residual: bool = True) -> onnx.ModelProto:
@@ -260,7 +260,7 @@ def test_large_channels_behind_a_normalization_are_smoothed(
     residual: bool, target: str, method: str
 ) -> None:
     model, rng = outliers(residual), np.random.default_rng(1)
-    # As many as `auto` needs to judge.
+    # As many as `auto` needs for its evaluation.
     samples = rng.normal(0, 1, (128, 8, 32)).astype(np.float32)
     found = {}
     for smooth in (False, True):
@@ -279,10 +279,10 @@ def test_large_channels_behind_a_normalization_are_smoothed(
         names = {value.name: value for value in report.values}
         assert names["w1"].quantized
         assert names["w2"].quantized
-        # Where nobody else reads it, the normalization itself divides.
+        # Without other consumers, the normalization itself divides.
         assert oracle.kernels(report.model)["Mul"] == (smooth and residual)
     assert (found[True][:2] > found[False][:2] + 3).all(), found
-    # Who does not multiply it reads it as it was.
+    # A consumer that does not multiply it reads the value unchanged.
     assert (found[True][2:] > 100).all()
 
 
@@ -333,10 +333,10 @@ def test_a_mask_destroys_no_range(hidden: float, method: str) -> None:
         )
         for value in report.activations:
             assert value.range is None or value.range[0] > -200 or not value.quantized
-        # 8 bits, less what a softmax over random scores makes of their errors.
+        # The SQNR of 8 bits, less the amplification of errors by a softmax over random scores.
         assert report.model is not None
         assert oracle.sqnr(expected, oracle.ort(report.model, data)) > 20
-        if target == "qnn":  # which quantizes all it can
+        if target == "qnn":  # quantizes every value that it can
             assert any("`masked` carries an attention mask" in note for note in report.notes)
             masked = next(value for value in report.values if value.name == "masked")
             assert not masked.quantized
@@ -349,12 +349,12 @@ def test_what_was_never_seen_but_as_zero_stays_float(target: str) -> None:
     data = {"x": rng.normal(0, 1, (64, 8, 16)).astype(np.float32)}
     data["mask"] = np.zeros((64, 1, 8), np.float32)
     report = quantize_rs.quantize_with_calibration(model, None, data, target=target)
-    # A mask that hid nothing while calibrating hides something in use.
+    # The mask hides nothing in calibration, but three positions in this input.
     data["mask"][:, 0, 5:] = -1e9
     assert report.model is not None
     expected = oracle.ort(model.SerializeToString(), data)
     assert oracle.sqnr(expected, oracle.ort(report.model, data)) > 20
-    if target == "qnn":  # which quantizes all it can
+    if target == "qnn":  # quantizes every value that it can
         mask = next(value for value in report.values if value.name == "mask")
         assert not mask.quantized
         assert "never seen but as 0" in mask.why

@@ -138,7 +138,7 @@ def test_a_model_of_other_attributes_is_another(ranges: Ranges, digits: Path) ->
 def test_ranges_fit_themselves_to_the_types_of_a_plan(
     digits: Path, images: Path, method: str
 ) -> None:
-    # A symmetric grid clips elsewhere than one with a zero point.
+    # A symmetric grid clips at other values than one with a zero point.
     model = quantize_rs.open(digits)
     symmetric = model.plan(activations="int8", activation_symmetric=True)
     free = model.plan(activations="uint8")

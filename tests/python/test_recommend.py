@@ -1,4 +1,4 @@
-"""What `recommend` says of each kind of model, and that the calls it gives do what they say."""
+"""The recommendation for each kind of model, and tests that its calls and commands work."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def copy(name: str, folder: Path) -> tuple[Path, Path]:
 
 
 def works(model: Path, made: str | Path, found: Recommendation) -> None:
-    """What came of a call is right, smaller in its weights, and loads."""
+    """Check that the result of a call is valid, has smaller weights, and loads."""
     name = model.stem
     assert quantize_rs.validate(model, made), found
     assert quantize_rs.model_info(made).quantized or found.bits == 4
@@ -54,7 +54,7 @@ def works(model: Path, made: str | Path, found: Recommendation) -> None:
 
 
 def runs(command: str) -> Path:
-    """A command runs as it is printed; where it writes."""
+    """Run a command as it is printed; return the path of its output."""
     words = shlex.split(command)
     assert words[0] == "quantize-rs"
     made = Path(words[words.index("-o") + 1])
@@ -144,7 +144,7 @@ def test_a_language_model_gets_blocks_of_4_bits() -> None:
     assert found.model is None
     report = eval(found.python.replace('"model.int4.onnx"', "None"))
     assert {value.qtype for value in report.quantized} == {"uint4"}
-    # Those who have no such operators get the same in ONNX's own.
+    # A target without such operators gets the same in the operators of ONNX.
     other = recommend(model, target="generic")
     assert (other.way, other.bits, other.output_format) == ("weights", 4, "qdq")
     # A small one without a cache is a network like others.
@@ -219,9 +219,9 @@ def test_the_reported_size_is_about_that_of_the_file(tmp_path: Path) -> None:
         report = eval(found.python, {"quantize_rs": quantize_rs})
         (said,) = (reason.text for reason in found.reasons if reason.rule == "size")
         words = said.split("about ")[1].split()
-        told = float(words[0]) * {"bytes": 1, "kB": 1e3, "MB": 1e6}[words[1]]
-        # Names and nodes are not counted, which small models are full of.
-        assert abs(told - report.bytes_after) < 0.1 * weights + 4000, (said, report.bytes_after)
+        size = float(words[0]) * {"bytes": 1, "kB": 1e3, "MB": 1e6}[words[1]]
+        # The estimate does not count names and nodes, which take much of a small model.
+        assert abs(size - report.bytes_after) < 0.1 * weights + 4000, (said, report.bytes_after)
 
 
 def test_convolutions_of_a_dynamic_model_stay_float(tmp_path: Path) -> None:
@@ -295,8 +295,8 @@ def test_a_weight_that_stays_float_counts_in_the_reported_size() -> None:
     assert found.exclude == ("Conv",), found
     report = eval(found.python.replace('"model.int8.onnx"', "None"))
     (said,) = (reason.text for reason in found.reasons if reason.rule == "size")
-    told = float(said.split("about ")[1].split()[0]) * 1e6
-    assert abs(told - report.bytes_after) < 0.02 * report.bytes_after, (said, report.bytes_after)
+    size = float(said.split("about ")[1].split()[0]) * 1e6
+    assert abs(size - report.bytes_after) < 0.02 * report.bytes_after, (said, report.bytes_after)
 
 
 def test_the_result_is_frozen_and_has_every_form(digits: Path, images: Path) -> None:

@@ -1,4 +1,4 @@
-"""Rounding that keeps sums: what it promises, where it is done, and what it is worth."""
+"""Rounding that keeps sums: its properties, where it is applied, and what it gains."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PER_CHANNEL: dict[str, Any] = {"per_channel": True, "symmetric": True}
 
 
 def by_hand(exact: Array, kernels: int) -> Array:
-    """Moves the integers of one channel, whose kernels are rows, one by one, by the definition."""
+    """Round one channel, whose kernels are rows, by the definition: one integer at a time."""
     q = np.rint(exact)
     while True:
         error = q - exact
@@ -143,7 +143,7 @@ def test_noise_through_channels_of_all_sizes_loses_nothing_by_it() -> None:
         for at, tensor in enumerate(model.graph.initializer):
             array = numpy_helper.to_array(tensor)
             if array.ndim > 1:
-                # The rows keep their sizes, which differ by a factor of ten and more.
+                # The rows keep their magnitudes, which differ by a factor of ten and more.
                 axes = tuple(range(1, array.ndim))
                 fresh = noise(*array.shape, seed=100 * seed + at)
                 size = np.square(array).mean(axes, keepdims=True)

@@ -67,9 +67,9 @@ data = {
     "iterator": lambda: itertools.cycle(images),
     "array": lambda: np.concatenate([images] * 2000),
     "file": lambda: "many.npy",
-    "judging": lambda: np.random.default_rng(0).normal(size=(130, 1024)).astype(np.float32),
+    "evaluation": lambda: np.random.default_rng(0).normal(size=(130, 1024)).astype(np.float32),
 }[form]()
-if form == "judging":
+if form == "evaluation":
     model = "large.onnx"
 
 class Slow:
@@ -82,8 +82,8 @@ class Slow:
 
 said = []
 def progress(done, total):
-    # With `auto`, all that comes after the last sample is judging.
-    if done > 5 and not said and (form != "judging" or done == total):
+    # With `auto`, all that comes after the last sample is evaluation.
+    if done > 5 and not said and (form != "evaluation" or done == total):
         said.append(print("running", flush=True))
 try:
     quantize_rs.quantize_with_calibration(
@@ -97,7 +97,7 @@ except KeyboardInterrupt:
 
 
 def large(path: Path) -> None:
-    """Write a model that takes a while to judge."""
+    """Write a model that takes a while to evaluate."""
     import onnx
 
     rng, nodes, weights, value = np.random.default_rng(0), [], [], "x"
@@ -124,15 +124,15 @@ def large(path: Path) -> None:
         ("iterator", "onnxruntime", "minmax"),
         ("array", "onnxruntime", "auto"),
         ("array", "object", "minmax"),
-        ("judging", "tract", "auto"),
-        ("judging", "onnxruntime", "auto"),
+        ("evaluation", "tract", "auto"),
+        ("evaluation", "onnxruntime", "auto"),
     ],
 )
 def test_ctrl_c_ends_a_calibration_within_a_second(
     images: Path, form: str, engine: str, method: str
 ) -> None:
     np.save("many.npy", np.concatenate([np.load(images)] * 2000))
-    if form == "judging":
+    if form == "evaluation":
         large(Path("large.onnx"))
     files = set(Path.cwd().iterdir())
     command = [sys.executable, "-c", INTERRUPTED, form, engine, method, str(images)]
@@ -190,7 +190,7 @@ def test_ctrl_c_leaves_no_half_written_file(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     folder.mkdir()
     command = ["quantize", str(tmp_path / "large.onnx"), "-o", str(folder / "q.onnx")]
-    # Nothing is quantized: as much as there is has to be written.
+    # Nothing is quantized, so that the whole model is written.
     with subprocess.Popen(
         [sys.executable, "-m", "quantize_rs", *command, "--min-elements", "1000000000"],
         stdout=subprocess.DEVNULL,
@@ -266,7 +266,7 @@ def test_importing_configures_no_logging_and_imports_no_onnx() -> None:
 def test_looking_at_a_model_is_quick(tmp_path: Path) -> None:
     import onnx
 
-    # 200 MB of weights, which nobody reads.
+    # 200 MB of weights, which are never read.
     weight = np.zeros((50, 1000, 1000), np.float32)
     proto = onnx.helper.make_model(
         onnx.helper.make_graph(

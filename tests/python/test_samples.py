@@ -18,7 +18,7 @@ from quantize_rs import CalibrationError, Plan
 
 
 def safetensors(path: Path, arrays: dict[str, Array]) -> None:
-    """What the package of that name would write."""
+    """A file as the package `safetensors` writes it."""
     names = {"float32": "F32", "float64": "F64", "int64": "I64", "int32": "I32", "float16": "F16"}
     header, data = {}, b""
     for name, array in arrays.items():
@@ -53,7 +53,7 @@ def test_safetensors_feed_several_inputs(tmp_path: Path) -> None:
 
 
 class Reader:
-    """As ONNX Runtime's calibration data readers are."""
+    """A reader with the interface of ONNX Runtime's calibration data readers."""
 
     def __init__(self, feeds: list[dict[str, Array]]) -> None:
         self.feeds = iter(feeds)
@@ -77,7 +77,7 @@ def _safetensors(name: str, array: Array) -> str:
     return "s.safetensors"
 
 
-# How samples are given, and what an error calls them.
+# The forms of samples, and how an error message names each.
 FORMS: dict[str, tuple[Callable[[str, Array], Any], str]] = {
     "npy": (_npy, r"s\.npy"),
     "npz": (_npz, r"s\.npz"),
@@ -99,7 +99,7 @@ def _with(value: float) -> Array:
     return bad
 
 
-# What is wrong, what an error says of it, and in which sample it is.
+# Invalid data, the error message, and the number of the sample.
 FAULTS: dict[str, tuple[Array, str, int | None]] = {
     "shape": (GOOD[..., :5], r"`x` expects float32 \[\?, 3, 8, 6\], .* \[1, 3, 8, 5\]", None),
     "rank": (GOOD.reshape(4, 3, 48), r"`x` expects float32 \[\?, 3, 8, 6\], .*3, 48\]", None),
@@ -147,9 +147,9 @@ def test_errors_in_a_sample_name_the_problem_and_the_place(
 )
 def test_a_wrong_name_comes_with_the_right_one(plan: Plan, form: str) -> None:
     make, place = FORMS[form]
-    message = r"no array for input `x`; arrays that match no input: `picture` \(`x`.*\)"
+    message = r"no array for input `x`; arrays that match no input: `image` \(`x`.*\)"
     with pytest.raises(CalibrationError, match=message) as caught:
-        plan.calibrate(make("picture", GOOD))
+        plan.calibrate(make("image", GOOD))
     assert caught.match(place)
 
 

@@ -26,7 +26,7 @@ def images() -> Images:
 
 
 def spoilt(digits: Path, place: int) -> tuple[onnx.ModelProto, str]:
-    """The model with a weight of which one scale for all leaves nothing, and its name."""
+    """A model with an outlier in a weight, for which one scale is too coarse, and its name."""
     proto = onnx.load(digits)
     weights = [tensor for tensor in proto.graph.initializer if len(tensor.dims) > 1]
     tensor = weights[place]
@@ -88,7 +88,7 @@ def test_what_is_known_is_not_done_again(digits: Path, images: Images, tmp_path:
     rest = quantize_rs.sensitivity(digits, images, activations=None, resume=file)
     for layer, other in zip(rest.layers, whole.layers, strict=True):
         assert layer.name == other.name
-        assert layer.score == pytest.approx(other.score, abs=1e-9)  # text loses the last digit
+        assert layer.score == pytest.approx(other.score, abs=1e-9)  # the text lacks the last digit
     assert len(json.loads(file.read_text())["layers"]) == len(whole.layers)
     with pytest.raises(OptionError, match="belongs to another model"):
         quantize_rs.sensitivity(digits, images[:3], activations=None, resume=file)
@@ -121,7 +121,7 @@ def test_models_of_other_shapes_are_looked_at_too(name: str) -> None:
 
 
 def test_accumulated_errors_are_those_of_onnx_runtime(digits: Path, images: Images) -> None:
-    # Kernels that do not saturate: values that are looked at are computed by others.
+    # The kernels must not saturate: other kernels compute the values that are observed.
     made = quantize_rs.quantize_with_calibration(digits, None, images, target="x86-avx2")
     assert made.model is not None
     errors = quantize_rs.layer_errors(digits, made.model, images)
@@ -129,16 +129,16 @@ def test_accumulated_errors_are_those_of_onnx_runtime(digits: Path, images: Imag
     rows = {value.name: value for value in errors.values}
     for output in whole.outputs:
         assert rows[output.name].accumulated.sqnr_db == pytest.approx(output.sqnr_db, abs=0.1)
-    # What a value lost by itself is a part of what was lost until then.
+    # The own error of a value is a part of the accumulated error.
     assert all(value.own.sqnr_db > value.accumulated.sqnr_db - 1 for value in errors.values)
     assert str(errors).startswith("value")
     assert repr(errors).startswith("<LayerErrors: ")
 
 
 def deep(layers: int = 50) -> onnx.ModelProto:
-    """Many layers, with all that can be handed on past others: values that are added much later,
-    an output in the middle that is read again, a weight that is read early and late, integers made
-    of activations."""
+    """Many layers with all kinds of long connections: values that are added much later, an output
+    in the middle that is read again, a weight that is read early and late, and integers computed
+    from activations."""
     rng = np.random.default_rng(7)
     nodes: list[onnx.NodeProto] = []
     weights: list[onnx.TensorProto] = []

@@ -1,4 +1,4 @@
-"""Types and shapes of values: never other than those of onnx, and at least as much is known."""
+"""Types and shapes of values: equal to those of onnx wherever onnx infers one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ BESIDE = ("external_",)
 """Rows of the edge cases whose weights lie in another file."""
 
 SEQUENCES = {"sequence_values"}
-"""Models with values that are no tensors, of which ours knows nothing."""
+"""Models with values that are not tensors, for which our inference has no rules."""
 
 
 def facts(graph: GraphProto) -> dict[str, Fact]:
-    """What a graph says of its values: the number of the type, and the lengths."""
+    """The declared type number and shape of each value of a graph."""
     found: dict[str, Fact] = {}
     for info in [*graph.value_info, *graph.output]:
         if not info.type.HasField("tensor_type"):
@@ -49,7 +49,7 @@ def facts(graph: GraphProto) -> dict[str, Fact]:
 
 
 def silent(model: ModelProto) -> ModelProto:
-    """The model, which says nothing of its values any more, and nothing of the shape of outputs."""
+    """Remove the declared types of values and the shapes of outputs from the model."""
     del model.graph.value_info[:]
     for output in model.graph.output:
         if output.type.HasField("tensor_type"):
@@ -63,8 +63,8 @@ def ours(model: ModelProto) -> dict[str, Fact]:
     return facts(onnx.load_from_string(made).graph)
 
 
-def judged(model: ModelProto) -> None:
-    """Ours beside that of onnx."""
+def compare_with_onnx(model: ModelProto) -> None:
+    """Our inference knows at least what that of onnx knows."""
     try:
         theirs = facts(shape_inference.infer_shapes(model, data_prop=True).graph)
     except shape_inference.InferenceError:
@@ -91,7 +91,7 @@ def judged(model: ModelProto) -> None:
 
 @pytest.mark.parametrize("name", sorted(oracle.FIXTURES.keys() - SEQUENCES))
 def test_no_fixture_is_less_known_than_to_onnx(name: str) -> None:
-    judged(silent(onnx.load(oracle.model(name))))
+    compare_with_onnx(silent(onnx.load(oracle.model(name))))
 
 
 @pytest.mark.parametrize(
@@ -99,11 +99,11 @@ def test_no_fixture_is_less_known_than_to_onnx(name: str) -> None:
 )
 def test_every_edge_case_is_inferred_at_least_as_well_as_by_onnx(name: str) -> None:
     content, _ = ROWS[name].files()
-    judged(silent(onnx.load_from_string(content)))
+    compare_with_onnx(silent(onnx.load_from_string(content)))
 
 
 def examples() -> Iterator[Any]:
-    """The examples that onnx has of its own operators, with what they make."""
+    """The test cases that onnx has for its operators, with their outputs."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings():
@@ -112,7 +112,7 @@ def examples() -> Iterator[Any]:
 
 
 def with_constants(case: Any) -> ModelProto:
-    """The model of an example, its small inputs constant, so that what they say is known."""
+    """The model of an example with small inputs as constants, so that their values are known."""
     model = ModelProto()
     model.CopyFrom(case.model)
     for info, value in zip(list(model.graph.input), case.data_sets[0][0], strict=False):
@@ -145,7 +145,7 @@ def test_what_is_known_of_every_example_of_onnx_is_what_comes_out() -> None:
 
 
 def mask_model() -> ModelProto:
-    """A transformer's way with shapes: heads split off, a mask spread to what another value has."""
+    """Shape arithmetic of a transformer: split heads, a mask expanded to the shape of a value."""
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),

@@ -1,4 +1,4 @@
-"""What runs slower with integers than in float: who wants speed is told."""
+"""Operators that run slower with integers than in float give a warning."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def recurrent(op_type: str, hidden: int, steps: int | None, layout: int = 0) -> 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-def told(model: onnx.ModelProto, **options: Any) -> list[str]:
+def slow_warnings(model: onnx.ModelProto, **options: Any) -> list[str]:
     report = quantize_rs.open(model).plan(**options).warnings
     return [warning for warning in report if SLOW in warning]
 
@@ -50,27 +50,27 @@ def told(model: onnx.ModelProto, **options: Any) -> list[str]:
 @pytest.mark.parametrize("op_type", GATES)
 def test_few_steps_are_slower_than_in_float(op_type: str, options: dict[str, Any]) -> None:
     hidden = 256
-    (warning,) = told(recurrent(op_type, hidden, 1), **options)
+    (warning,) = slow_warnings(recurrent(op_type, hidden, 1), **options)
     assert "`along`" in warning
     assert ("dynamic_lstm" in warning) == (op_type == "LSTM")
-    assert told(recurrent(op_type, hidden, 16), **options)
-    assert not told(recurrent(op_type, hidden, 64), **options)
-    assert not told(recurrent(op_type, 8, 1), **options)
-    # Of how many nobody knows.
-    assert not told(recurrent(op_type, hidden, None), **options)
-    assert not told(recurrent(op_type, hidden, 1), exclude=["along"], **options)
+    assert slow_warnings(recurrent(op_type, hidden, 16), **options)
+    assert not slow_warnings(recurrent(op_type, hidden, 64), **options)
+    assert not slow_warnings(recurrent(op_type, 8, 1), **options)
+    # The number of steps is unknown.
+    assert not slow_warnings(recurrent(op_type, hidden, None), **options)
+    assert not slow_warnings(recurrent(op_type, hidden, 1), exclude=["along"], **options)
 
 
 def test_steps_are_where_the_layout_has_them() -> None:
-    assert told(recurrent("GRU", 256, 2, layout=1), activations="uint8")
-    assert not told(recurrent("GRU", 256, 64, layout=1), activations="uint8")
+    assert slow_warnings(recurrent("GRU", 256, 2, layout=1), activations="uint8")
+    assert not slow_warnings(recurrent("GRU", 256, 64, layout=1), activations="uint8")
 
 
 def test_small_or_integer_formats_give_no_warning() -> None:
     model = recurrent("LSTM", 256, 1)
-    assert not told(model)
-    assert not told(model, output_format="dynamic", dynamic_lstm=True)
-    assert not told(model, activations="int8", target="tensorrt")
+    assert not slow_warnings(model)
+    assert not slow_warnings(model, output_format="dynamic", dynamic_lstm=True)
+    assert not slow_warnings(model, activations="int8", target="tensorrt")
 
 
 def convolutions(count: int) -> onnx.ModelProto:
@@ -94,9 +94,9 @@ def test_dynamic_convolutions_give_a_warning_of_slowness() -> None:
     plan = quantize_rs.open(convolutions(2)).plan(output_format="dynamic")
     (warning,) = plan.warnings
     assert "2 convolutions are computed by ConvInteger" in warning
-    # What it says helps.
-    (mend,) = re.findall(r"exclude=\[\"(\w+)\"\]", warning)
-    for options in ({"exclude": [mend]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
+    # The option that the warning names helps.
+    (name,) = re.findall(r"exclude=\[\"(\w+)\"\]", warning)
+    for options in ({"exclude": [name]}, {"op_types": ["MatMul"]}, {"exclude": ["conv0", "conv1"]}):
         found = quantize_rs.open(convolutions(2)).plan(output_format="dynamic", **options).warnings
         assert not [said for said in found if "ConvInteger" in said]
     assert not quantize_rs.open(convolutions(2)).plan(activations="uint8").warnings
@@ -133,17 +133,17 @@ def inside(op_type: str, width: int) -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("op_type", ["If", "Einsum", "MatMul"])
-def test_products_in_float_bring_their_weights_back(op_type: str) -> None:
-    (warning,) = told(inside(op_type, 256), output_format="dynamic")
+def test_products_in_float_dequantize_their_weights(op_type: str) -> None:
+    (warning,) = slow_warnings(inside(op_type, 256), output_format="dynamic")
     assert warning.startswith("`w`: ")
-    assert not told(inside(op_type, 256))
-    assert not told(inside(op_type, 256), output_format="dynamic", exclude=["w"])
-    assert not told(inside(op_type, 64), output_format="dynamic")
+    assert not slow_warnings(inside(op_type, 256))
+    assert not slow_warnings(inside(op_type, 256), output_format="dynamic", exclude=["w"])
+    assert not slow_warnings(inside(op_type, 64), output_format="dynamic")
 
 
 @pytest.mark.parametrize(("op_type", "transposed"), [("MatMul", 0), ("Gemm", 0), ("Gemm", 1)])
-def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed: int) -> None:
-    """ONNX Runtime makes `MatMulNBits` of weights on the right as they stand."""
+def test_products_that_read_integers_dequantize_nothing(op_type: str, transposed: int) -> None:
+    """ONNX Runtime fuses a weight on the right that is not transposed into a `MatMulNBits`."""
     rng = np.random.default_rng(6)
     stored = {name: rng.normal(size=(256, 256)).astype(np.float32) for name in ("w", "v")}
     attributes = {"transB": 1} if transposed else {}
@@ -169,7 +169,7 @@ def test_products_that_read_integers_bring_nothing_back(op_type: str, transposed
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_blocks_that_are_multiplied_in_float_give_a_warning_of_slowness(bits: int) -> None:
-    """Looked up, or of 4 bits, or by activations of 8 bits they are not."""
+    """Gather, weights of 4 bits and activations of 8 bits give no such warning."""
     rng = np.random.default_rng(7)
     table = numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), "table")
     weight = numpy_helper.from_array(rng.normal(size=(256, 256)).astype(np.float32), "w")

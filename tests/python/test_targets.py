@@ -1,4 +1,4 @@
-"""Each operator's rule for each target: what is written loads, and computes what it says."""
+"""The rule of each operator for each target: the model loads and computes correctly."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from quantize_rs import OptionError
 
 TARGETS = ["x86", "x86-avx2", "arm", "tensorrt", "openvino", "qnn", "generic"]
 
-# Decibels against the float model. What everything loses in 8 bits shows where numbers are divided
-# by their spread, or where few of them decide.
+# Minimum SQNR against the float model. Errors of 8 bits are amplified by normalizations, and matter
+# more where few numbers determine the result.
 FLOOR = 20.0
 LOWER = {("softmax", "qnn"): 15.0}
 
 
 def quantized(name: str, target: str, **options: Any) -> bytes:
-    """The model of a rule for a target, as it is: some nodes would be folded away."""
+    """Quantize the model of a rule without passes, which would fold some of the nodes."""
     types = {"activations": "int8" if target == "tensorrt" else "uint8"}
     options = {"per_channel": True, "target": target, **types, **options}
     report = quantize_rs.quantize_with_calibration(
@@ -44,9 +44,9 @@ def test_a_rule_is_right_for_a_target(name: str, target: str) -> None:
     plain = oracle.ort(model, feeds, optimized=False)
     expected = oracle.ort(rules.model(name).SerializeToString(), feeds)
     assert oracle.sqnr(expected, plain) > LOWER.get((name, target), FLOOR)
-    # ONNX's own definition, but for the operators that its reference computes in another way.
+    # The reference implementation of ONNX computes some operators in another way.
     assert oracle.sqnr(oracle.reference(model, feeds), plain) > 40
-    # Fused, it may be off where a sum fell on the border of two integers.
+    # Fused kernels may round a sum halfway between two integers differently.
     assert oracle.sqnr(plain, oracle.ort(model, feeds)) > 25
 
 
@@ -55,8 +55,8 @@ def test_the_kernel_that_a_rule_names_is_run(name: str) -> None:
     found = oracle.kernels(quantized(name, "x86"))
     kernel, outputs = rules.CASES[name].kernel, len(rules.model(name).graph.output)
     assert found[str(kernel)] or found[f"Nhwc{kernel}"], found
-    # What goes in becomes integers, what comes out beside the product's floats comes back from
-    # there, and nothing does in between: what only moves data would run on floats as well.
+    # Only the input is quantized and only outputs besides that of the product are dequantized: a
+    # node that moves data could also run on floats in between.
     assert (found["QuantizeLinear"], found["DequantizeLinear"]) == (1, outputs - 1), found
     assert found["QLinearConv"] == sum(
         node.op_type == "Conv" for node in rules.model(name).graph.node

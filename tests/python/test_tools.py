@@ -235,7 +235,7 @@ def test_a_cycle_of_more_than_three_rooms_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for rooms, status in (("abc", 0), ("abcd", 1)):
-        # Each imports the one before it, and the first the last.
+        # Each room imports the one before it, and the first imports the last.
         files = {
             f"{room}.rs": f"{DOC}use crate::{rooms[number - 1]}::T{number};"
             for number, room in enumerate(rooms)

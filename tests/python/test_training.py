@@ -239,7 +239,7 @@ def test_fake_quantization_can_be_switched_off() -> None:
 def test_random_rounding_is_right_on_average() -> None:
     rounded = training.StochasticQuantize(bit_width=8, temperature=1.0, seed=3)
     x = np.full(100_000, 0.3, F)
-    # The mean of n draws of a step s errs by s * sqrt(0.3 * 0.7 / n): 0.0015 s; four times that.
+    # The standard error of the mean of n draws is sqrt(0.3 * 0.7 / n) = 0.0015: four times that.
     assert abs(float(rounded(x, 1.0).mean()) - 0.3) < 0.006
     again = training.StochasticQuantize(seed=3)
     first, second = again(x, 1.0), again(x, 1.0)

@@ -1,4 +1,4 @@
-"""Options that have no effect beside the others are refused, by their name."""
+"""Options that have no effect together with the others are refused by name."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
         RUN | {"scores": "logits", "limit": 3},
     ),
     (
-        "calibration without a bar",
+        "calibration without accuracy criteria",
         lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
         NOISE | {"scores": "logits"},
     ),

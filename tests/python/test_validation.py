@@ -1,4 +1,4 @@
-"""What `validate` says of a file: nothing of ours is wrong, all that was tampered with is."""
+"""`validate` finds no problem in our files, and every change that is made to them."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def changed(model: onnx.ModelProto, name: str, change: Callable[[Any], None]) ->
 
 
 def reader(model: onnx.ModelProto, weight: str) -> onnx.NodeProto:
-    """The node that brings a weight back."""
+    """The node that dequantizes a weight."""
     return next(node for node in model.graph.node if weight in node.output)
 
 
 def problems(found: Validation) -> list[tuple[str, str]]:
-    """What was looked at, and whose fault it is."""
+    """The check and the name of each problem."""
     assert not found
     assert not found.passed
     return [(problem.check, problem.name) for problem in found.problems]
@@ -73,7 +73,7 @@ def test_what_we_write_passes(digits: Path, way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_long_chains_of_products_pass(way: str) -> None:
-    """What the value multiplied is made of is not looked for in what stands for the product."""
+    """The check of a product does not search the inputs of the multiplied value."""
     rng = np.random.default_rng(0)
     nodes, constants = [], {}
     for layer in range(40):
@@ -129,14 +129,14 @@ def test_one_wrong_scale_is_named(digits: Path, quantized: onnx.ModelProto) -> N
 
 def test_one_wrong_name_is_named(digits: Path, quantized: onnx.ModelProto, tmp_path: Path) -> None:
     (first, second) = (weight.name for weight in validate(digits, quantized).weights[:2])
-    # One that there is, but another: the same integers are read in the wrong place.
+    # The name of another weight: its integers are read in the wrong place.
     model = onnx.ModelProto.FromString(quantized.SerializeToString())
     user = next(node for node in model.graph.node if first in node.input)
     user.input[list(user.input).index(first)] = second
     wrong = validate(digits, model)
     assert ("connectivity", user.name or user.output[0]) in problems(wrong)
     assert f"`{second}`" in str(wrong)
-    # One that there is not: no model any more.
+    # A name that does not exist: the model is invalid.
     model = onnx.ModelProto.FromString(quantized.SerializeToString())
     reader(model, first).input[1] = "none_of_them"
     path = tmp_path / "wrong.onnx"
@@ -282,7 +282,7 @@ def test_weights_that_bodies_read_are_compared(name: str, way: str) -> None:
 
 
 def reader_of(feeds: list[dict[str, Any]]) -> Any:
-    """Samples as the other tool wants them."""
+    """Samples in the form that the other tool reads."""
     from onnxruntime.quantization import CalibrationDataReader
 
     class Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
@@ -314,15 +314,15 @@ def test_operators_with_scales_as_inputs_are_understood(
         per_channel=per_channel,
     )
     made = onnx.load(peer)
-    told = [node for node in made.graph.node if node.op_type in ("QLinearConv", "QGemm")]
-    assert told
+    integer_ops = [node for node in made.graph.node if node.op_type in ("QLinearConv", "QGemm")]
+    assert integer_ops
     found = validate(model, made)
     assert not [problem for problem in found.problems if problem.check != "weights"], found
     names = {weight.integers for weight in found.weights}
-    assert {node.input[3] for node in told} <= names, found
+    assert {node.input[3] for node in integer_ops} <= names, found
     assert all(weight.error.sqnr_db > 30 for weight in found.weights)
 
-    weight = told[0].input[3]
+    weight = integer_ops[0].input[3]
 
     def one_further(integers: Any) -> None:
         integers.flat[integers.size // 2] ^= 1 << 6
@@ -333,12 +333,12 @@ def test_operators_with_scales_as_inputs_are_understood(
     others = {tensor.name: tensor for tensor in made.graph.initializer}
     same = [
         node.input[3]
-        for node in told[1:]
+        for node in integer_ops[1:]
         if list(others[node.input[3]].dims) == list(others[weight].dims)
     ]
     if same:
-        told[0].input[3] = same[0]
-        assert ("connectivity", told[0].name) in problems(validate(model, made))
+        integer_ops[0].input[3] = same[0]
+        assert ("connectivity", integer_ops[0].name) in problems(validate(model, made))
 
 
 @pytest.mark.parametrize("options", [{"weights": "fp16"}, {"output_format": "dynamic"}])

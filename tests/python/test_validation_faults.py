@@ -1,4 +1,4 @@
-"""What `validate` says of files as a faulty converter writes them, in every format."""
+"""`validate` finds the mistakes of a faulty converter, in every format."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def convolutions() -> ModelProto:
 
 
 def tables() -> ModelProto:
-    """Make look-ups in tables of one shape, one of which is multiplied by as well."""
+    """Make two `Gather` of tables of one shape, one of which is the weight of a product as well."""
     nodes = [
         helper.make_node("Gather", ["t1", "i"], ["a"], "words"),
         helper.make_node("Gather", ["t2", "i"], ["b"], "places"),
@@ -185,8 +185,8 @@ def left_out(name: str) -> Callable[[ModelProto], None]:
     def change(made: ModelProto) -> None:
         gone = node(made, name)
         if gone.output[0] == made.graph.output[0].name:
-            maker = next(found for found in made.graph.node if gone.input[0] in found.output)
-            maker.output[0] = gone.output[0]
+            producer = next(found for found in made.graph.node if gone.input[0] in found.output)
+            producer.output[0] = gone.output[0]
         for other in made.graph.node:
             for at, value in enumerate(other.input):
                 if value == gone.output[0]:
@@ -242,7 +242,7 @@ MISREAD: dict[str, dict[str, Callable[[ModelProto], None]]] = {
         "along another axis": says_instead("words", "axis", 1),
     },
 }
-"""What a converter may misread, as changes of what it reads."""
+"""Mistakes of a converter that misreads the model, as changes of the model."""
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -326,7 +326,7 @@ def along_another_axis(made: ModelProto, weight: Any) -> bool:
 
 
 def nothing_left(made: ModelProto, weight: Any) -> bool:
-    """All zeros beside a huge scale: no element is more than half a step off."""
+    """All integers are zero and the scale is huge: no element is more than half a step off."""
     found = tensor(made, weight.integers)
     assert found is not None
     if found.data_type != TensorProto.INT8:
@@ -386,7 +386,7 @@ def of_type(made: ModelProto, op_type: str, at: int = 0) -> NodeProto:
 
 
 def turned_when_it_runs(made: ModelProto) -> None:
-    """A weight is turned on its way."""
+    """A weight is transposed."""
     found = node(made, "first")
     turn = helper.make_node("Transpose", [found.input[1]], ["w1_turned"], "turn", perm=[1, 0])
     found.input[1] = "w1_turned"
@@ -394,7 +394,7 @@ def turned_when_it_runs(made: ModelProto) -> None:
 
 
 def read_with_another_scale(made: ModelProto) -> None:
-    """A weight comes back a second time, with another scale."""
+    """A weight is dequantized a second time, with another scale."""
     found = node(made, "first")
     back = makes(made, found.input[1])
     other = NodeProto()
@@ -408,14 +408,14 @@ def read_with_another_scale(made: ModelProto) -> None:
     made.graph.node.insert(0, other)
 
 
-def never_brought_back(made: ModelProto) -> None:
-    """A product reads the integers of what flows into it."""
+def never_dequantized(made: ModelProto) -> None:
+    """A product reads the integers of its input."""
     found = node(made, "first")
     found.input[0] = makes(made, found.input[0]).input[0]
 
 
 def never_quantized(made: ModelProto) -> None:
-    """Floats are brought back."""
+    """Floats are dequantized."""
     back = makes(made, node(made, "first").input[0])
     back.input[0] = makes(made, back.input[0]).input[0]
 
@@ -463,7 +463,7 @@ MISWIRED: dict[str, list[tuple[str, Callable[[ModelProto], None]]]] = {
     "int8": [("products", turned_when_it_runs), ("products", read_with_another_scale)],
     "static": [
         ("products", turned_when_it_runs),
-        ("products", never_brought_back),
+        ("products", never_dequantized),
         ("products", never_quantized),
         ("products", without_zero_point),
         ("products", quantized_without_zero_point),
@@ -498,7 +498,7 @@ def test_what_was_miswired_is_found(way: str) -> None:
 
 
 def test_a_scale_may_be_as_large_as_a_bias_needs() -> None:
-    """An int32 bias has the product of two scales for its own, which must hold it."""
+    """The scale of an int32 bias is a product of two scales, which must be large enough."""
     huge = convolutions()
     bias = array(huge, "b2")
     bias[:3] = 3e7, -4e7, 1e9
@@ -508,6 +508,6 @@ def test_a_scale_may_be_as_large_as_a_bias_needs() -> None:
     found = validate(huge, made)
     assert found, found
     assert array(made, scale_of(name))[2] > 100 * array(made, scale_of(name))[3]
-    # Where none forces it, the same scale is wrong.
+    # Without such a bias, the same scale is wrong.
     assert coarser(made, next(w for w in found.weights if w.name == "w1"))
     assert not validate(huge, made)

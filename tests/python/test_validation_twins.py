@@ -1,4 +1,4 @@
-"""What `validate` says of operators that are told all scales, such as `QLinearConv`."""
+"""What `validate` reports of operators with scales as inputs, such as `QLinearConv`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MICROSOFT = "com.microsoft"
 
 
 class Reader(CalibrationDataReader):  # type: ignore[misc, unused-ignore]
-    """Samples as the other tool wants them."""
+    """Samples in the form that the other tool reads."""
 
     def __init__(self, feeds: list[dict[str, Any]]) -> None:
         self.left = iter(feeds)
@@ -68,7 +68,7 @@ def original() -> ModelProto:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[ModelProto, ModelProto]:
-    """The model, and what another tool makes of it."""
+    """The model, and the result of another tool."""
     folder = tmp_path_factory.mktemp("twins")
     before = original()
     onnx.save(before, folder / "model.onnx")

@@ -19,7 +19,7 @@ WEIGHT = np.random.default_rng(3).standard_normal((DEPTH, WIDTH)).astype(np.floa
 
 
 def model() -> onnx.ModelProto:
-    """Make a product whose result for the identity is the weight."""
+    """Make a product with the weight: its output for the identity is the weight itself."""
     graph = helper.make_graph(
         [helper.make_node("MatMul", ["x", "w"], ["y"])],
         "g",
@@ -31,19 +31,19 @@ def model() -> onnx.ModelProto:
 
 
 def written(**options: Any) -> bytes:
-    """Quantize, and give the file."""
+    """The quantized file."""
     found = quantize_rs.quantize(model(), None, **options).model
     assert found is not None
     return found
 
 
 def error(**options: Any) -> float:
-    """Give the mean squared error of the weight that comes back."""
+    """The mean squared error of the dequantized weight."""
     return error_of(written(**options))
 
 
 def error_of(quantized: bytes) -> float:
-    """Give that of a file: by ONNX's own reference, or ONNX Runtime for its own operators."""
+    """The same of a file, run by onnx.reference, or by ONNX Runtime if it has its operators."""
     file = onnx.load_from_string(quantized)
     feed = {"x": np.eye(DEPTH, dtype=np.float32)}
     if any(node.domain for node in file.graph.node):
@@ -106,7 +106,7 @@ def test_an_unknown_method_is_refused() -> None:
 
 
 def half_quadratic(x: np.ndarray, levels: int) -> tuple[float, float]:
-    """Give scale and zero point of a block, as published, then those of the least squares."""
+    """The scale and zero point of a block by the published method, then by least squares."""
     w, last = x.astype(np.float64), levels - 1
     scale = (w.max() - w.min()) / last
     zero = np.round(-w.min() / scale)
@@ -134,7 +134,7 @@ def stored(model: bytes, name: str) -> np.ndarray:
 @pytest.mark.parametrize("scale", [0.02, 40.0])
 @pytest.mark.parametrize("bits", [2, 4])
 def test_half_quadratic_zero_points_are_those_of_numpy(bits: int, scale: float) -> None:
-    # At 40 the error of single elements is large enough to be left to them.
+    # At a scale of 40, the method leaves the errors of single elements as they are.
     weight = WEIGHT * np.float32(scale)
     made = model()
     made.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
@@ -152,7 +152,7 @@ def test_half_quadratic_zero_points_are_those_of_numpy(bits: int, scale: float) 
     for at in np.ndindex(*scales.shape):
         block, s, z = blocks[at], scales[at], zeros[at]
         if z == round(float(z)):
-            continue  # the range left less error
+            continue  # the scale of the range had a smaller error
         searched += 1
         np.testing.assert_allclose((s, z), half_quadratic(block, 2**bits), rtol=1e-5)
         expected = np.clip(np.round(block / s + z), 0, 2**bits - 1)

@@ -1,4 +1,4 @@
-"""Which constants are weights, wherever they stand and of whatever floats they are."""
+"""Which constants are weights, in any scope and of any float type."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Array = npt.NDArray[Any]
 
 RNG = np.random.default_rng(20)
 
-# One step of 8 bits is 2/255 of the range, its error at most half and on average 1/sqrt(12) of it:
-# for normal weights whose largest is at 4 sigma 40 dB, which sums over independent errors keep.
-# Gates that feed back add what they remember of earlier errors: 10 dB are left to that.
+# A step of 8 bits is 2/255 of the largest magnitude. The error of rounding is at most half a step,
+# and 1/sqrt(12) of it on average: 40 dB for normal weights up to 4 sigma, which sums over
+# independent errors keep. Recurrent layers accumulate errors: 10 dB are allowed for that.
 EIGHT_BITS = 30.0
 
 
@@ -63,7 +63,7 @@ def quantized(source: bytes, **options: Any) -> tuple[bytes, quantize_rs.Report]
 
 
 def decibels(source: bytes, found: bytes, feeds: dict[str, Array]) -> float:
-    """How near a model is to its source, in the worse of both ways to run it."""
+    """The SQNR of a model against its source: the worse of runs with and without optimizations."""
     expected = oracle.ort(source, feeds)
     return min(
         oracle.sqnr(expected, oracle.ort(found, feeds, optimized=optimized))
@@ -78,7 +78,7 @@ def recurrent(op_type: str, directions: int, hidden: int = 64) -> tuple[bytes, d
     rows = GATES[op_type] * hidden
     constants = {
         "w": normal(directions, rows, 48),
-        # Rows of very different size: what one scale for all cannot hold.
+        # Rows of very different magnitudes, for which one scale is too coarse.
         "r": normal(directions, rows, hidden, scale=0.1) * np.geomspace(0.1, 1, rows)[:, None],
         "b": normal(directions, 2 * rows),
     }
@@ -175,8 +175,8 @@ def test_weights_are_dequantized_to_the_floats_of_the_model(
     assert all(value.quantized for value in report.weights)
     oracle.check(found)
     made = onnx.load_from_string(found).graph
-    # From opset 19 on a scale may be of float16, and there are kernels; before, what comes back is
-    # cast. There are no scales of float64.
+    # From opset 19 on, scales may be float16, and there are kernels. Before, the dequantized weight
+    # is cast. There are no float64 scales.
     direct = dtype == "float16" and opset >= 19
     assert [node.op_type for node in made.node].count("Cast") == (0 if direct else 2)
     kinds = {t.data_type for t in made.initializer if t.name.endswith("_scale")}
@@ -219,7 +219,7 @@ def test_weights_of_bfloat16_are_dequantized_through_float32() -> None:
     found, report = quantized(made.SerializeToString(), per_channel=True)
     assert report.weights[0].quantized
     graph = onnx.load_from_string(found).graph
-    # ONNX Runtime multiplies no bfloat16 on a CPU: what comes back is looked at by itself.
+    # ONNX Runtime has no bfloat16 products on CPUs, so the dequantized weight is checked alone.
     parts = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     zero = parts["w_zp"].astype(np.float32)
     back = (parts["w_quantized"].astype(np.float32) - zero) * parts["w_scale"]
@@ -241,7 +241,7 @@ def test_half_precision_weights_stay_quantized_beside_float_activations() -> Non
         "w": normal(32, 24, dtype=np.float16),
     }
     source = model(nodes, constants, feeds, ["y"], opset=21, dtype=TensorProto.FLOAT16)
-    # Rows that are constant would be looked up beforehand.
+    # Passes would replace the lookup of constant rows.
     report = quantize_rs.quantize_with_calibration(source, None, [feeds], optimize=False)
     assert report.model is not None
     assert {value.name for value in report.values if value.quantized} == {"table", "w"}
@@ -317,7 +317,8 @@ def test_a_weight_is_found_behind_what_rearranges_it(case: str, activations: boo
     if activations:
         report = quantize_rs.quantize_with_calibration(source, None, [feeds], per_channel=True)
         assert report.model is not None
-        assert decibels(source, report.model, feeds) > EIGHT_BITS - 5  # two errors, not one
+        # Weights and activations have errors.
+        assert decibels(source, report.model, feeds) > EIGHT_BITS - 5
     else:
         found, report = quantized(source, per_channel=True)
         assert decibels(source, found, feeds) > EIGHT_BITS
@@ -440,7 +441,7 @@ def test_weights_in_bodies_are_quantized(op_type: str) -> None:
     found, report = quantized(source, per_channel=True)
     axes = {value.name: value.axis for value in report.weights if value.quantized}
     assert axes == {"w": 1, "outer": 0}
-    assert decibels(source, found, feeds) > EIGHT_BITS - 5  # errors of several turns
+    assert decibels(source, found, feeds) > EIGHT_BITS - 5  # errors of several iterations
 
 
 @pytest.mark.parametrize("op_type", ["Loop", "Scan"])
@@ -488,11 +489,11 @@ def test_weights_that_the_model_quantizes_itself_are_stored_as_its_integers(
     graph = onnx.load_from_string(found).graph
     assert [node.op_type for node in graph.node].count("QuantizeLinear") == 1
     assert "w" not in {tensor.name for tensor in graph.initializer}
-    # Optimized, ONNX Runtime 1.31 does not run a product with scales along the summed axis.
+    # ONNX Runtime 1.31 cannot optimize a product with scales along the summed axis.
     for optimized in (True, False) if axis != 0 else (False,):
         before = oracle.ort(source, feeds, optimized=optimized)
         np.testing.assert_array_equal(before, oracle.ort(found, feeds, optimized=optimized))
-    # The rest is offered.
+    # Other weights are still quantized.
     found, report = quantized(source)
     assert [value.name for value in report.quantized] == ["v"]
     if axis != 0:

@@ -1,4 +1,4 @@
-"""What is tried in a runtime: an operator, quantized in one way, in one operator set."""
+"""A cell of docs/runtimes.md: an operator, quantized in one way, in one operator set."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def ways() -> list[Way]:
 
 
 NEAR = {"int2": 3, "int4": 12, "uint4": 12, "int8": 30}
-"""How near to float weights in blocks are, in decibels."""
+"""The minimum SQNR of weights in blocks, in decibels."""
 
 OPERATORS = ("MatMul", "Gemm", "Conv", "Gather")
 
@@ -135,7 +135,7 @@ def model(op_type: str, opset: int) -> bytes:
 
 
 def feeds(op_type: str) -> oracle.Feeds:
-    """What goes in."""
+    """The inputs."""
     rng = np.random.default_rng(2)
     if op_type == "Gather":
         return {"x": np.array([3, 31, 0], np.int64)}
@@ -164,7 +164,7 @@ def known(written: bytes) -> bytes:
 
 
 def outcome(way: Way, op_type: str, opset: int) -> str | None:
-    """What ONNX Runtime makes of it; None where the way has nothing for the operator."""
+    """The result in ONNX Runtime; None if the way does not quantize the operator."""
     report = quantized(way, op_type, opset)
     if not any(value.role == "weight" and value.quantized for value in report.values):
         return None
@@ -179,7 +179,7 @@ def outcome(way: Way, op_type: str, opset: int) -> str | None:
         optimized = oracle.ort(written, inputs)
     except REFUSALS:
         return "without optimizations only"
-    if way.format == "matmul_nbits":  # which is no operator of ONNX's
+    if way.format == "matmul_nbits":  # not an operator of ONNX
         expected, least = oracle.reference(model(op_type, opset), inputs), (NEAR[way.weights],) * 2
     else:
         expected, least = oracle.reference(known(written), inputs), (60, 30)

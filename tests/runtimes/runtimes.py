@@ -92,7 +92,7 @@ def cells(way: Way, opset: int) -> Row:
 
 
 def opset_of(report: quantize_rs.Report) -> int:
-    """The operator set of what was written."""
+    """The operator set of the written model."""
     assert report.model is not None
     imports = onnx.load_from_string(report.model).opset_import
     return next(entry.version for entry in imports if not entry.domain)

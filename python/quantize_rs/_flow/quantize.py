@@ -263,7 +263,7 @@ def quantize_with_calibration(
         Samples as the model will get them: some hundred real ones, prepared in the same way.
 
         - A path: ``.npy`` for models with one input, ``.npz`` or ``.safetensors`` with an array for
-          each input; or a folder of JPEG and PNG images, or a pattern such as ``"photos/*.jpg"``.
+          each input; or a folder of JPEG and PNG images, or a pattern such as ``"images/*.jpg"``.
         - An `ImageFolder`, which also says how pixels become numbers.
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are not

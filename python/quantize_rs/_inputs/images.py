@@ -32,8 +32,8 @@ class ImageFolder:
     Parameters
     ----------
     path : path
-        A folder, without its subfolders; an image; or a pattern such as ``"photos/*.jpg"`` or
-        ``"photos/**"``, which includes subfolders. Other files are ignored.
+        A folder, without its subfolders; an image; or a pattern such as ``"images/*.jpg"`` or
+        ``"images/**"``, which includes subfolders. Other files are ignored.
     size : int or (int, int), optional
         Height and width; those of the model's input by default.
     mean, std : float or sequence of float
@@ -62,7 +62,7 @@ class ImageFolder:
     --------
     >>> import quantize_rs
     >>> images = quantize_rs.ImageFolder(
-    ...     "photos", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=256
+    ...     "images", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), crop=256
     ... )
     >>> images.channel_order
     'RGB'
@@ -120,9 +120,9 @@ class ImageFolder:
         >>> import quantize_rs
         >>> digits = quantize_rs.examples.digits()
         >>> model = quantize_rs.open(digits.model)
-        >>> feeds = quantize_rs.ImageFolder("photos").feeds(model)
+        >>> feeds = quantize_rs.ImageFolder("images").feeds(model)
         Traceback (most recent call last):
-        FileNotFoundError: [Errno 2] No such file or directory: 'photos'
+        FileNotFoundError: [Errno 2] No such file or directory: 'images'
         """
         opened = core_model(model)
         most = check.optional_count("limit", limit, least=1)

@@ -13,7 +13,7 @@ from typing import Protocol, TypeAlias
 Callback: TypeAlias = Callable[[int, int | None], object]
 
 
-class _Bar(Protocol):
+class _ProgressBar(Protocol):
     total: float | None
     n: float
 
@@ -39,14 +39,14 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
             with _counter(work) as call:
                 yield call
         else:
-            bar: _Bar = tqdm(desc=work, unit=" samples")
+            bar: _ProgressBar = tqdm(desc=work, unit=" samples")
             try:
                 yield lambda done, total: _advance(bar, done, total)
             finally:
                 bar.close()
 
 
-def _advance(bar: _Bar, done: int, total: int | None) -> None:
+def _advance(bar: _ProgressBar, done: int, total: int | None) -> None:
     if bar.total != total:
         bar.reset(total)  # the notebook bar does not read `total` again
     bar.update(done - bar.n)  # tqdm draws at most ten times a second

@@ -1,4 +1,4 @@
-"""Overrides: what differs for some layers."""
+"""Overrides: settings for some layers."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from . import check
 __all__ = ["Match", "overrides"]
 
 _SELECTORS = ("name", "pattern", "op_type")
-_ANSWERS = ("exclude", "weights", "activations", "per_channel", "block_size")
+_SETTINGS = ("exclude", "weights", "activations", "per_channel", "block_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Match:
-    """An entry of `overrides=`: what differs for the weights, activations and nodes it matches.
+    """An entry of `overrides=`: settings for the weights, activations and nodes that it matches.
 
-    The first entry that matches and has a value for a question decides it.
+    For each setting, the first entry that matches and sets it applies.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Match:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the entry as configuration files write it."""
-        given = {key: getattr(self, key) for key in (*_SELECTORS, *_ANSWERS)}
+        given = {key: getattr(self, key) for key in (*_SELECTORS, *_SETTINGS)}
         return _entry({key: value for key, value in given.items() if value is not None})
 
 
@@ -73,7 +73,7 @@ def overrides(value: Iterable[Match | Mapping[str, Any]] | None) -> list[dict[st
 
 
 def _entry(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return one entry; its selector is under "match", or beside the answers."""
+    """Return one entry; its selector is under "match", or beside the settings."""
     if not isinstance(given, Mapping):
         raise _error(f"has {given!r}, expected a Match or a dict")
     flat = dict(given)
@@ -85,14 +85,14 @@ def _entry(given: Mapping[str, Any]) -> dict[str, Any]:
     if "bits" in flat:
         flat.setdefault("weights", flat.pop("bits"))
     unknown = [key for key in selectors if key not in _SELECTORS]
-    unknown += [key for key in flat if key not in _ANSWERS]
+    unknown += [key for key in flat if key not in _SETTINGS]
     if unknown:
-        known = ", ".join((*_SELECTORS, *_ANSWERS))
+        known = ", ".join((*_SELECTORS, *_SETTINGS))
         raise _error(f"has an entry with `{unknown[0]}`, expected {known}")
     if len(selectors) != 1:
         raise _error(f"has an entry with {len(selectors)} of name, pattern and op_type, expected 1")
     if not flat:
-        raise _error(f"has an entry for {selectors} that says nothing: expected {_ANSWERS}")
+        raise _error(f"has an entry for {selectors} that says nothing: expected {_SETTINGS}")
     return {"match": selectors, **flat}
 
 

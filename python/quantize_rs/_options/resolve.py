@@ -129,10 +129,11 @@ def _elsewhere(function: str, name: str) -> str:
 
 
 def _flat(options: object | None) -> dict[str, Any]:
-    """Return the fields of an options object, those of its parts included."""
+    """Return the fields of an options object, including those of its parts."""
     if options is None:
         return {}
-    # By name: the class is of a higher room, as its fields have the types of inputs and results.
+    # By name: the class is in `_flow`, because its fields have types of inputs and results, and
+    # this package must not import `_flow`.
     is_options = any(cls.__name__ == "QuantizeOptions" for cls in type(options).__mro__)
     if not is_options or not dataclasses.is_dataclass(options):
         what = f"options is a {type(options).__name__}, expected a QuantizeOptions"

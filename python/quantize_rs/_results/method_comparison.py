@@ -85,9 +85,9 @@ class MethodComparison:
         return int(self.to_dict()["held_back"])
 
     @property
-    def judged(self) -> int:
+    def evaluated(self) -> int:
         """The number of evaluation samples: those held back, and others if they are few."""
-        return int(self.to_dict()["judged"])
+        return int(self.to_dict()["evaluated"])
 
     @property
     def engine(self) -> str:
@@ -103,7 +103,7 @@ class MethodComparison:
         return self._comparison.to_json()
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Plot a bar for each method: the SQNR of the outputs.
+        """Plot one bar for each method: the SQNR of the outputs.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class MethodComparison:
         return f"<MethodComparison of {len(self.rows)} methods: {self._summary()}>"
 
     def _summary(self) -> str:
-        return f"{self.best} is best, {self.samples} samples, evaluated on {self.judged}"
+        return f"{self.best} is best, {self.samples} samples, evaluated on {self.evaluated}"
 
     def _repr_html_(self) -> str:
         rows = ([row.method, row.sqnr_db, row.best_for, row.same_as] for row in self.rows)

@@ -57,7 +57,7 @@ GOOD_DB = 50.0  # errors above this share one colour
 DECIBELS = "SQNR (dB)"
 
 
-class Picture(Figure):
+class NotebookFigure(Figure):
     """A figure that a notebook shows without pyplot, which would keep it open."""
 
     def _repr_png_(self) -> bytes:
@@ -70,7 +70,9 @@ def of_report(report: Report, path: Path_) -> Figure:
     lost.sort(key=lambda row: row[1])
     rows = min(len(lost), MAX_BARS)
     heights = [6.0, *([rows + 1.5] if rows else [])]
-    figure = Picture(figsize=(9, 0.26 * sum(heights) + 1.4 * len(heights)), layout="constrained")
+    figure = NotebookFigure(
+        figsize=(9, 0.26 * sum(heights) + 1.4 * len(heights)), layout="constrained"
+    )
     grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)
     _waterfall(grid[0, 0], report)
     if rows:
@@ -100,7 +102,7 @@ def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
     columns = min(3, max(len(shown), 1))
     rows = max(math.ceil(len(shown) / columns), 1)
     size = (8, 4.5) if columns == 1 else (4.2 * columns, 2.6 * rows)
-    figure = Picture(figsize=size, layout="constrained")
+    figure = NotebookFigure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).flat
     for place in axes[len(shown) :]:
         place.set_axis_off()
@@ -115,7 +117,7 @@ def of_ranges(ranges: Ranges, value: str | None, path: Path_) -> Figure:
 
 
 def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
-    """Plot a bar for each layer, the most sensitive first."""
+    """Plot one bar for each layer, the most sensitive first."""
     whose = "of the weight itself" if found.metric == "weight" else "of the worst output"
     label, shown = {
         "sqnr": (f"SQNR {whose} (dB)", "{:.1f} dB"),
@@ -126,7 +128,9 @@ def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
         "top1": (f"same top-1 as the float model, {whose}", "{:.4f}"),
     }[found.metric]
     rows = [(layer.name, layer.score) for layer in found.layers]
-    figure = Picture(figsize=(9, 0.26 * min(len(rows), MAX_BARS) + 1.4), layout="constrained")
+    figure = NotebookFigure(
+        figsize=(9, 0.26 * min(len(rows), MAX_BARS) + 1.4), layout="constrained"
+    )
     place = figure.add_subplot()
     _bars(place, rows, [COLOURS["integer"]] * len(rows), label, shown)
     how = "All layers but one quantized" if found.all_but_one else "Each layer quantized alone"
@@ -137,7 +141,9 @@ def of_sensitivity(found: Sensitivity, path: Path_) -> Figure:
 def of_layer_errors(errors: LayerErrors, path: Path_) -> Figure:
     """Plot own and accumulated errors along the depth of the model."""
     values = errors.values
-    figure = Picture(figsize=(min(max(0.32 * len(values) + 2.5, 6), 18), 4), layout="constrained")
+    figure = NotebookFigure(
+        figsize=(min(max(0.32 * len(values) + 2.5, 6), 18), 4), layout="constrained"
+    )
     place = figure.add_subplot()
     place.set_title("Own and accumulated errors, from the input to the output", loc="left")
     place.set_yticks([0, 1], labels=["own", "accumulated"])
@@ -147,10 +153,10 @@ def of_layer_errors(errors: LayerErrors, path: Path_) -> Figure:
     rows = [[value.own.sqnr_db for value in values], [v.accumulated.sqnr_db for v in values]]
     drawn = [[_within(db, 2 * GOOD_DB) for db in row] for row in rows]
     colours = colormaps["OrRd_r"].with_extremes(bad="black")
-    picture = place.imshow(
+    image = place.imshow(
         drawn, aspect="auto", cmap=colours, vmin=0, vmax=GOOD_DB, interpolation="nearest"
     )
-    figure.colorbar(picture, ax=place, label=DECIBELS, extend="both")
+    figure.colorbar(image, ax=place, label=DECIBELS, extend="both")
     each = math.ceil(len(values) / 60)
     ticks = range(0, len(values), each)
     names = [_short(values[tick].name) for tick in ticks]
@@ -191,7 +197,7 @@ def of_comparison(found: Comparison, path: Path_) -> Figure:
         title = _first(f"Outputs on {found.samples} samples, the worst first", len(rows))
         panels.append((title, rows, [COLOURS["error"]] * len(rows), DECIBELS, "{:.1f} dB"))
     heights = [min(len(rows), MAX_BARS) + 1.5 for _, rows, *_ in panels]
-    figure = Picture(
+    figure = NotebookFigure(
         figsize=(9, sum(0.26 * height + 0.8 for height in heights)), layout="constrained"
     )
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
@@ -206,14 +212,14 @@ def of_comparison(found: Comparison, path: Path_) -> Figure:
 
 
 def of_methods(found: MethodComparison, path: Path_) -> Figure:
-    """Plot a bar for each method."""
+    """Plot one bar for each method."""
     best = found.best
     rows = [(row.method, math.nan if row.sqnr_db is None else row.sqnr_db) for row in found.rows]
     colours = [COLOURS["integer"] if name == best else COLOURS["float"] for name, _ in rows]
-    figure = Picture(figsize=(9, 0.3 * len(rows) + 1.4), layout="constrained")
+    figure = NotebookFigure(figsize=(9, 0.3 * len(rows) + 1.4), layout="constrained")
     place = figure.add_subplot()
     _bars(place, rows, colours, f"{DECIBELS} of the outputs", "{:.2f} dB")
-    place.set_title(f"{best} is best on {found.judged} samples", loc="left")
+    place.set_title(f"{best} is best on {found.evaluated} samples", loc="left")
     return _done(figure, path)
 
 

@@ -78,7 +78,7 @@ class Sensitivity(HtmlResult):
     _part: ClassVar[str] = "sensitivity"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:
-        """Plot a bar for each layer, the most sensitive first.
+        """Plot one bar for each layer, the most sensitive first.
 
         Parameters
         ----------

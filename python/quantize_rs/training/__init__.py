@@ -2,8 +2,8 @@
 
 Arrays and models come in; arrays, models and reports go out. Torch is not needed: the arithmetic is
 in Rust. `fake_quantize` returns the mask of the straight-through estimator and
-`fake_quantize_gradients` the gradients, so that you can wrap them in any framework. This room may
-import every other room except `_analysis`, `_transforms` and `compat`.
+`fake_quantize_gradients` the gradients, so that you can wrap them in any framework. This package
+may import every other room except `_analysis`, `_transforms` and `compat`.
 
 >>> from quantize_rs import training
 >>> y, mask = training.fake_quantize([0.6, -1.0, 99.0], 0.5, return_mask=True)

@@ -1,5 +1,5 @@
 //! Accuracy control of `quantize` and `calibrate`: the criteria that the result has to meet, the
-//! samples that it is evaluated on, and what happens where it misses one.
+//! samples that it is evaluated on, and what happens if it misses a criterion.
 
 use std::path::{Path, PathBuf};
 
@@ -108,7 +108,7 @@ impl AccuracyControlArguments {
                 let found = samples::others(path, images, &inputs)?;
                 (Some(found), samples::is_random(path))
             }
-            // The calibration warns of noise.
+            // The calibration already warns about random samples.
             (None, Some(calibrated)) => (calibrated.open(&inputs)?, false),
             (None, None) => (None, false),
         };
@@ -136,7 +136,7 @@ impl AccuracyControlArguments {
         Ok(Some(Evaluation { options, samples: SampleDiagnostics::new(found, &inputs) }))
     }
 
-    /// The path of the samples to evaluate on, if there are others than those of the calibration.
+    /// The path of the samples to evaluate on, if they are not those of the calibration.
     pub(crate) fn verify(&self) -> Option<&Path> {
         self.verify.as_deref()
     }
@@ -146,7 +146,7 @@ impl AccuracyControlArguments {
         self.verify.iter().chain(&self.classes.labels).map(PathBuf::as_path)
     }
 
-    /// A flag that asks for samples.
+    /// A flag that needs samples.
     fn first_flag(&self) -> &'static str {
         let CriteriaArguments { min_sqnr, max_accuracy_drop, require_faster } = &self.criteria;
         match (min_sqnr, max_accuracy_drop, require_faster) {

@@ -1,4 +1,4 @@
-//! The command line: its commands. What a command takes is in the file of the command.
+//! The commands of the command line. The arguments of each command are in its own file.
 
 use clap::{Parser, Subcommand};
 

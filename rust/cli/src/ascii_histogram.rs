@@ -1,6 +1,6 @@
 //! Histograms in a terminal, drawn with the block elements of Unicode; nothing is drawn in a pipe.
 
-// Lengths on a screen.
+// Lengths on a screen need no full precision.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
 
 use quantize_rs::{Histogram, Range};
@@ -8,17 +8,17 @@ use quantize_rs::{Histogram, Range};
 /// Columns of a row of blocks.
 const WIDTH: usize = 16;
 
-/// Columns that a histogram takes.
+/// The width of a histogram in columns.
 const BINS: usize = 24;
 
-/// What is left of a whole block, in eighths.
+/// The last block of a row, in eighths.
 const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
 
 /// Heights of a column, in eighths.
 const HEIGHTS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// Blocks before each line, from the second on, as long as its number is large; lines after the
-/// last number stand as they are.
+/// Puts a row of blocks before each line from the second on, with a length proportional to its
+/// number; lines after the last number are unchanged.
 pub(crate) fn before_lines(text: &str, numbers: &[f64]) -> String {
     let longest = numbers.iter().copied().filter(|n| n.is_finite()).fold(0.0, f64::max);
     let lines = text.lines().enumerate().map(|(line, text)| {
@@ -31,7 +31,7 @@ pub(crate) fn before_lines(text: &str, numbers: &[f64]) -> String {
     lines.collect()
 }
 
-/// A row of blocks; as long as can be for what is infinite, none for what is no number.
+/// A row of blocks: the longest for infinity, none for NaN.
 fn bar(number: f64, longest: f64) -> String {
     let part = match number {
         f64::INFINITY => 1.0,
@@ -42,8 +42,8 @@ fn bar(number: f64, longest: f64) -> String {
     format!("{}{}", "█".repeat(eighths / 8), EIGHTHS[eighths % 8])
 }
 
-/// How often numbers of each size were seen, the smallest at the left, on a logarithmic scale; the
-/// chosen range stands between brackets.
+/// A histogram of values, the smallest at the left, with heights on a logarithmic scale. Brackets
+/// enclose the chosen range.
 pub(crate) fn histogram(seen: &Histogram, chosen: Range) -> String {
     let mut counts = [0_u64; BINS];
     for (bin, count) in seen.counts.iter().enumerate() {

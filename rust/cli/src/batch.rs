@@ -1,4 +1,4 @@
-//! `batch`: the weights of several models.
+//! `batch`: quantizes the weights of several models.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
     jobs::run(&all, manner, console)
 }
 
-/// The models that are meant; patterns are for shells that leave them as they are.
+/// The files that the paths and patterns match; patterns are for shells that do not expand them.
 pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut all: Vec<PathBuf> = Vec::new();
     for pattern in models {
@@ -89,7 +89,7 @@ pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
             let message = format!("no file fits `{}`", pattern.display());
             return Err(Failure::Refused(message));
         }
-        // A shell and a pattern may name the same.
+        // Several paths and patterns may match the same model.
         all.extend(found.into_iter().filter(|path| !models.contains(path) || path == pattern));
     }
     let mut seen = std::collections::HashSet::new();
@@ -97,7 +97,7 @@ pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     Ok(all)
 }
 
-/// Two models of one name in two folders would become one file.
+/// Rejects models with the same name in different folders, whose outputs would be the same file.
 pub(crate) fn check_stems(models: &[PathBuf]) -> Result<(), Failure> {
     let mut stems: HashMap<String, &Path> = HashMap::new();
     for model in models {
@@ -118,7 +118,7 @@ fn stem(model: &Path) -> String {
     model.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The name of what a model becomes: `a_int8.onnx`.
+/// The file name of the quantized model: `a_int8.onnx`.
 pub(crate) fn name(model: &Path, weights: WeightType) -> String {
     format!("{}_{weights}.onnx", stem(model))
 }

@@ -1,4 +1,4 @@
-//! `benchmark`: how two models differ in size and structure, and in time.
+//! `benchmark`: compares two models in size, structure and latency.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -39,14 +39,14 @@ pub(crate) struct TimingArguments {
 }
 
 impl LatencyArguments {
-    /// How to measure; `None` when it is not wanted.
+    /// The options of the measurement; `None` if latency is not measured.
     pub(crate) fn options(&self) -> Option<LatencyOptions> {
         (!self.no_latency).then(|| self.timing.options())
     }
 }
 
 impl TimingArguments {
-    /// How to measure.
+    /// The options of the measurement.
     pub(crate) fn options(&self) -> LatencyOptions {
         let mut options = LatencyOptions::default();
         if let Some(runs) = self.runs.and_then(|runs| usize::try_from(runs).ok()) {
@@ -67,7 +67,7 @@ impl TimingArguments {
     mut_arg("latency_threads", |threads| threads.requires("latency")),
     mut_arg("engine", |engine| engine.requires("latency").help_heading("Latency")),
     mut_arg("onnxruntime", |library| library.requires("latency").help_heading("Latency")),
-    // One sample is all there is to time.
+    // Only one sample is timed.
     mut_arg("limit", |limit| limit.hide(true).conflicts_with("latency")),
     mut_arg("num_samples", |count| count.hide(true).conflicts_with("latency"))
 )]
@@ -89,23 +89,23 @@ pub(crate) struct BenchmarkArguments {
 
 const DATA: &str = "Samples, of which the first is timed, as in `calibrate` [default: random]";
 
-/// What two models have of everything.
+/// The sizes, operators and latency of two models.
 #[derive(Debug, Serialize)]
 struct Benchmark {
     original: Side,
     quantized: Side,
-    /// How many times smaller the second is.
+    /// The size of the first model divided by that of the second.
     ratio: f64,
-    /// Operators of which they have a different number: how many nodes more or fewer.
+    /// The change in the number of nodes, for operators whose number differs.
     operators: BTreeMap<String, i64>,
-    /// How long both take, where that was measured.
+    /// The latency of both models, if it was measured.
     speed: Option<Speed>,
 }
 
 #[derive(Debug, Serialize)]
 struct Side {
     path: String,
-    /// Bytes of the file and of the data beside it.
+    /// The size of the file and its external data in bytes.
     bytes: u64,
     nodes: usize,
     weights: usize,
@@ -167,7 +167,7 @@ fn speed(
     Ok(found.as_ref().and_then(Speed::of))
 }
 
-/// What both models are timed on.
+/// The sample that both models are timed on.
 fn sample(args: &BenchmarkArguments, model: &Model) -> Result<Sample, Failure> {
     let inputs = InputSpec::of(model);
     let mut samples = match args.samples.open(&inputs)? {

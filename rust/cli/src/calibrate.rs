@@ -1,4 +1,4 @@
-//! `calibrate`: the weights of a model, and its activations as samples show them.
+//! `calibrate`: quantizes the weights of a model, and its activations with ranges from samples.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -18,7 +18,7 @@ use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
 use crate::{output_path, plan, ranges, run_on_samples, summary, text};
 
-/// What says nothing where methods are only compared.
+/// Flags without effect if methods are only compared.
 const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
     "dry_run",
     "ranges",
@@ -101,7 +101,7 @@ pub(crate) struct RangesArguments {
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run || args.compare_methods {
         let (model, plan) = planned(args)?;
-        // Opened in a dry run too, which is to tell what would go wrong.
+        // Also opened in a dry run, which reports what would fail.
         let numbers = Numbers::open(args, &model)?;
         if args.dry_run {
             return plan::show(&plan, console);
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
     summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
-/// Calibrates, and writes the quantized model. Warns of random samples before it begins.
+/// Calibrates, and writes the quantized model. Warns about random samples before it begins.
 pub(crate) fn report(
     args: &CalibrateArguments,
     console: &mut Console<'_>,
@@ -141,13 +141,13 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// The model made ready, and what is planned for it.
+/// The prepared model, and its plan.
 pub(crate) fn planned(args: &CalibrateArguments) -> Result<(Model, Plan), Failure> {
     let (model, config) = wanted(args)?;
     plan::of(&model, config)
 }
 
-/// The model, and what is wanted of it.
+/// The model, and the requested configuration.
 fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
     let config = args.options.config(Verb::Calibrate)?;
@@ -165,7 +165,7 @@ pub(crate) fn warn_of_noise(
     noise
 }
 
-/// Prints what each method makes of the samples.
+/// Prints the comparison of the methods on the samples.
 fn compare(
     args: &CalibrateArguments,
     model: &Model,
@@ -185,18 +185,18 @@ fn compare(
             quantize_rs::compare_methods(model, plan, engine, samples, control)
         },
     )?;
-    // The comparison names the engine; why it is that one, only those want to know who ask.
+    // The comparison names the engine; the reason for the choice is printed only with --verbose.
     let verbose = console.verbose();
     let notes = done.found.ranges.first().into_iter().filter(|_| verbose).flat_map(|r| &r.notes);
     notes.chain(&done.warnings).for_each(|said| console.warn(said));
     console.result(|| text::json(&done.found), || done.found.to_string())
 }
 
-/// Where the numbers of activations come from.
+/// The source of the ranges of activations.
 enum Numbers {
     Samples(SampleDiagnostics),
     Ranges(Ranges),
-    /// Nowhere: clap allows this in a dry run only.
+    /// No source: clap allows this only in a dry run.
     Nowhere,
 }
 
@@ -217,7 +217,7 @@ impl Numbers {
         })
     }
 
-    /// The ranges of the values that the plan observes, and what is to be said of the samples.
+    /// The ranges of the values that the plan observes, with warnings about the samples.
     fn ranges(
         self,
         args: &CalibrateArguments,
@@ -241,7 +241,7 @@ impl Numbers {
     }
 }
 
-/// Runs the model on the samples and finds ranges, and what biases are corrected by.
+/// Runs the model on the samples, and collects ranges and the channel means for bias correction.
 pub(crate) fn observe(
     model: &Model,
     plan: &Plan,
@@ -257,7 +257,7 @@ pub(crate) fn observe(
         })?;
     let mut ranges = done.found;
     ranges.warnings.extend(done.warnings);
-    // Where weights are quantized alone, the inputs of layers are all that is looked at.
+    // If only weights are quantized, only the inputs of layers are observed.
     let tracked =
         if plan.needs_calibration() { ranges.values.len() } else { ranges.statistics.len() };
     console.done(&format!("Calibration complete: {tracked} layers tracked"));
@@ -271,7 +271,7 @@ fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
     others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
     others.extend(args.accuracy_control.files());
-    // The model may be replaced, as anywhere.
+    // The output may replace the model, as in all commands.
     output_path::check_apart("--output", &args.output, &others[2..])?;
     if let Some(path) = &args.ranges.ranges_out {
         output_path::check_apart("--ranges-out", path, &others)?;

@@ -1,4 +1,4 @@
-//! `compare`: a quantized model beside the original.
+//! `compare`: compares a quantized model with the original.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! The two streams, and what goes to which.
+//! Prints to standard output and standard error.
 
 use std::io::Write;
 
@@ -31,7 +31,7 @@ pub(crate) enum Format {
     Json,
 }
 
-/// Where a command prints, and how much.
+/// The streams that a command prints to, and how much it prints.
 pub(crate) struct Console<'a> {
     out: &'a mut dyn Write,
     err: &'a mut dyn Write,
@@ -39,12 +39,12 @@ pub(crate) struct Console<'a> {
     terminals: Terminals,
 }
 
-/// Which of the streams a person looks at.
+/// Which of the streams are terminals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Terminals {
-    /// Standard output: results are drawn beside their numbers.
+    /// Standard output: charts are drawn beside numbers.
     pub(crate) out: bool,
-    /// Standard error: progress is drawn, and moves.
+    /// Standard error: a progress bar is drawn.
     pub(crate) err: bool,
 }
 
@@ -58,17 +58,17 @@ impl<'a> Console<'a> {
         Console { out, err, wanted, terminals }
     }
 
-    /// Whether a person looks at the results.
+    /// Whether standard output is a terminal.
     pub(crate) fn draws(&self) -> bool {
         self.terminals.out
     }
 
-    /// Whether every detail is wanted.
+    /// Whether all details are printed.
     pub(crate) fn verbose(&self) -> bool {
         self.wanted.verbose
     }
 
-    /// Prints a result, in the form that is wanted.
+    /// Prints a result in the requested format.
     pub(crate) fn result(
         &mut self,
         json: impl FnOnce() -> String,
@@ -84,12 +84,12 @@ impl<'a> Console<'a> {
         Ok(self.out.write_all(result.as_bytes())?)
     }
 
-    /// Prints what is meant for another program, as it is.
+    /// Prints bytes for another program, unchanged.
     pub(crate) fn verbatim(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         Ok(self.out.write_all(bytes)?)
     }
 
-    /// Prints what a command says of a file it wrote: as JSON always, as text unless quiet.
+    /// Prints the summary of a command that wrote a file: always as JSON, as text unless quiet.
     pub(crate) fn summary(
         &mut self,
         json: impl FnOnce() -> String,
@@ -101,24 +101,24 @@ impl<'a> Console<'a> {
         self.result(json, text)
     }
 
-    /// Tells what the user should know; no flag silences it.
+    /// Prints a warning; no flag suppresses it.
     pub(crate) fn warn(&mut self, warning: &str) {
         self.say(&format!("warning: {warning}"));
     }
 
-    /// Tells what was done, where progress is shown.
+    /// Prints that a step is done, if progress is shown.
     pub(crate) fn done(&mut self, what: &str) {
         if !self.wanted.quiet && (self.terminals.err || self.wanted.verbose) {
             self.say(&format!("✓ {what}"));
         }
     }
 
-    /// Tells why the work is not done.
+    /// Prints an error.
     pub(crate) fn error(&mut self, message: &str) {
         self.say(&format!("error: {message}"));
     }
 
-    /// Progress over `total` samples.
+    /// The progress of a run over `total` samples.
     pub(crate) fn progress(&mut self, total: Option<usize>) -> Progress<'_> {
         match self.wanted {
             OutputArguments { quiet: true, .. } => Progress::Silent,
@@ -128,7 +128,7 @@ impl<'a> Console<'a> {
         }
     }
 
-    /// Hands on whatever is still held back.
+    /// Flushes standard output.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         Ok(self.out.flush()?)
     }
@@ -138,7 +138,7 @@ impl<'a> Console<'a> {
     }
 }
 
-/// One line on standard error. Nothing can be done when it cannot be written.
+/// Prints one line on standard error. A failure to write is ignored.
 pub(crate) fn say(err: &mut dyn Write, line: &str) {
     let line = line.lines().map(str::trim).collect::<Vec<_>>().join(" ");
     let _ = writeln!(err, "{}", text::printable(&line)).and_then(|()| err.flush());

@@ -1,4 +1,4 @@
-//! `convert`: a model of newer operators.
+//! `convert`: converts a model to a newer opset.
 
 use std::path::PathBuf;
 

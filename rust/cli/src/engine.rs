@@ -1,4 +1,4 @@
-//! Who runs the model on samples.
+//! The engine that runs the model on samples.
 
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -42,7 +42,7 @@ pub(crate) struct EngineChoice {
 }
 
 impl EngineArguments {
-    /// Samples that run at once.
+    /// The number of samples that run at the same time.
     pub(crate) fn threads(&self) -> usize {
         match self.threads {
             Some(threads) => usize::from(threads),
@@ -50,7 +50,7 @@ impl EngineArguments {
         }
     }
 
-    /// Where the library of ONNX Runtime was said to be.
+    /// The path of the library of ONNX Runtime, if it was given.
     pub(crate) fn library(&self) -> Option<&Path> {
         self.choice.onnxruntime.as_deref()
     }
@@ -67,8 +67,8 @@ impl EngineArguments {
 }
 
 impl EngineChoice {
-    /// The engine that stands for those that models are deployed to: `auto` is ONNX Runtime where
-    /// it is installed, and tract else.
+    /// The engine for measurements of the deployed model: `auto` is ONNX Runtime if it is
+    /// installed, else tract.
     pub(crate) fn open_deployed(&self) -> Result<Box<dyn Engine>, Failure> {
         let library = self.onnxruntime.clone().or_else(OnnxRuntime::find);
         match (self.engine, library) {
@@ -86,7 +86,7 @@ impl EngineChoice {
                 Ok(onnxruntime) => {
                     Box::new(Auto::with(onnxruntime).stopped_by(interrupt::pressed()))
                 }
-                // Who says where it is wants no other.
+                // If the path of the library was given, its failure is an error.
                 Err(error) if self.onnxruntime.is_some() => return Err(error.into()),
                 Err(error) => Box::new(Auto::without(error.to_string())),
             },

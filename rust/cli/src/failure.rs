@@ -1,4 +1,4 @@
-//! Why a command did not do its work: what to print and which code to return.
+//! Failures of commands: the message to print and the exit code.
 
 use std::error::Error;
 use std::io;
@@ -8,12 +8,12 @@ use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
 
 use crate::text;
 
-/// The code for a model or data that was refused.
+/// The exit code if the model or the data was rejected.
 pub(crate) const REFUSED: u8 = 1;
-/// The code for a command that cannot be what was meant.
+/// The exit code for an invalid command line.
 pub(crate) const MISUSE: u8 = 2;
 
-/// The code for a command that Ctrl-C ended, as shells have it.
+/// The exit code after Ctrl-C, as in shells.
 pub(crate) const INTERRUPTED: u8 = 130;
 
 /// Why a command did not do its work.
@@ -25,12 +25,12 @@ pub(crate) enum Failure {
     Misuse(String),
     /// The results could not be printed.
     Output(io::Error),
-    /// Somebody pressed Ctrl-C.
+    /// Ctrl-C was pressed.
     Interrupted,
 }
 
 impl Failure {
-    /// The same, after what was being done.
+    /// The same failure, with a prefix that says what was being done.
     pub(crate) fn while_doing(self, what: &str) -> Failure {
         match self {
             Failure::Refused(message) => Failure::Refused(format!("{what}: {message}")),
@@ -38,7 +38,8 @@ impl Failure {
         }
     }
 
-    /// The line to print. A reader who stopped reading, as `head` does, wants to hear no more.
+    /// The line to print. Nothing is printed if the reader of standard output stopped, as `head`
+    /// does.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Failure::Refused(message) | Failure::Misuse(message) => Some(message.clone()),
@@ -48,7 +49,7 @@ impl Failure {
         }
     }
 
-    /// The code to return.
+    /// The exit code.
     pub(crate) fn code(&self) -> u8 {
         match self {
             Failure::Misuse(_) => MISUSE,
@@ -89,7 +90,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// The system's own words are better than the name of their kind.
+/// The message of the operating system is clearer than the name of the error kind.
 fn of_model(error: &quantize_rs_onnx::Error) -> String {
     match (error.path(), error.io_error()) {
         (Some(path), Some(cause)) => format!("{}: {}", path.display(), said(cause)),
@@ -111,7 +112,7 @@ fn chain(error: &dyn Error) -> String {
     message
 }
 
-/// What the system said, in lower case like all that is said here.
+/// The message of the operating system, starting in lower case like all messages here.
 pub(crate) fn said(error: &io::Error) -> String {
     text::lower_first(&error.to_string())
 }

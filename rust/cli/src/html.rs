@@ -15,14 +15,14 @@ pub(crate) struct HtmlArguments {
 }
 
 impl HtmlArguments {
-    /// Refuses a file that cannot be written, or that is one of `others`, before the work.
+    /// Rejects a file that cannot be written or is one of `others`, before any work is done.
     pub(crate) fn check(&self, others: &[&Path]) -> Result<(), Failure> {
         let Some(path) = &self.html else { return Ok(()) };
         output_path::check_apart("--html", path, others)?;
         output_path::check(path)
     }
 
-    /// Writes it, where it was asked for.
+    /// Writes the report if it was requested.
     pub(crate) fn write(&self, html: impl FnOnce() -> String) -> Result<(), Failure> {
         self.html.as_ref().map_or(Ok(()), |path| output_path::write(path, &html()))
     }

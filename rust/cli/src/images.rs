@@ -1,4 +1,4 @@
-//! How images become samples, as flags.
+//! The flags that say how images become samples.
 
 use std::error::Error;
 use std::path::Path;
@@ -11,7 +11,7 @@ use quantize_rs_runner::samples::{ChannelOrder, ImageFolder, Layout, Resize, is_
 use crate::failure::Failure;
 use crate::{options, samples};
 
-/// Said of each flag: a heading of the whole would also stand over the flags that follow.
+/// Set for each flag: a heading for the whole group would also apply to the flags after it.
 const HEADING: &str = options::Group::Images.title();
 
 /// What to do with images.
@@ -87,7 +87,7 @@ where
 }
 
 impl ImageArguments {
-    /// Refuses these flags where none of the sources of samples leads to images.
+    /// Rejects these flags if no source of samples is images.
     pub(crate) fn check(&self, sources: &[Option<&Path>]) -> Result<(), Failure> {
         let mut named = sources.iter().flatten().filter(|path| !samples::is_random(path));
         if named.any(|path| is_image_path(path)) {

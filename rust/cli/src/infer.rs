@@ -1,4 +1,4 @@
-//! `infer-shapes`: a model that says of what type and shape its values are.
+//! `infer-shapes`: writes the types and shapes of values into a model.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `info`: what is in a model.
+//! `info`: describes a model.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -50,14 +50,14 @@ fn describe(info: &ModelInfo) -> String {
     text::table(rows)
 }
 
-/// The most frequent operators first.
+/// Operators with their counts, the most frequent first.
 fn histogram(operators: &BTreeMap<String, usize>) -> String {
     let mut operators: Vec<_> = operators.iter().collect();
     operators.sort_by_key(|(_, count)| std::cmp::Reverse(**count));
     listed(operators.into_iter().map(|(operator, count)| format!("{operator} {count}")))
 }
 
-/// One to a line.
+/// One input or output per line.
 fn specs(specs: &[InputSpec]) -> String {
     or_dash(&specs.iter().map(text::input).collect::<Vec<_>>().join("\n"))
 }

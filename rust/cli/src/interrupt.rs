@@ -1,5 +1,5 @@
-//! Ctrl-C: the first ends the work within a second and leaves nothing half done, the second ends
-//! the process there and then.
+//! Ctrl-C: the first ends the work within a second and leaves no partial files, the second ends the
+//! process at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -11,23 +11,24 @@ use signal_hook::{flag, low_level};
 
 use crate::failure::{Failure, INTERRUPTED};
 
-/// How often it is looked at.
+/// The interval at which it is checked.
 const EVERY: Duration = Duration::from_millis(50);
 
-/// How long work may take to end by itself: a model that is being prepared does not look up.
+/// How long work may take to end by itself. The preparation of a model does not check for Ctrl-C.
 const PATIENCE: Duration = Duration::from_millis(700);
 
-/// Whether Ctrl-C was pressed; empty where nothing listens.
+/// Whether Ctrl-C was pressed; empty if no handler is installed.
 static PRESSED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
 /// Held while a file is written.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// Listens to Ctrl-C from now on, for as long as the process lives.
+/// Installs the handler of Ctrl-C for the lifetime of the process.
 pub(crate) fn listen() {
     PRESSED.get_or_init(|| {
         let pressed = Arc::new(AtomicBool::new(false));
-        // In this order: the first finds it unset, and the second set.
+        // In this order: on the first Ctrl-C, the conditional shutdown finds the flag unset; on the
+        // second, it finds it set.
         let listening = flag::register_conditional_shutdown(
             SIGINT,
             i32::from(INTERRUPTED),
@@ -57,13 +58,13 @@ pub(crate) fn is_pressed() -> bool {
     PRESSED.get().is_some_and(|pressed| pressed.load(Ordering::Relaxed))
 }
 
-/// Is set when Ctrl-C is pressed.
+/// A flag that is set when Ctrl-C is pressed.
 pub(crate) fn pressed() -> Arc<AtomicBool> {
     PRESSED.get().cloned().unwrap_or_default()
 }
 
-/// Does what must be finished once it is begun, as a file must that is written. That it was
-/// finished does not make an interrupted command a success.
+/// Runs work that must not be interrupted, such as writing a file. If Ctrl-C was pressed meanwhile,
+/// the command is interrupted although the work was finished.
 pub(crate) fn finishing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     if is_pressed() {

@@ -1,4 +1,5 @@
-//! Several models, one after another or at once: what came of each, and a table of it.
+//! Quantizes several models, one after another or at the same time, and prints a table of the
+//! results.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -17,7 +18,7 @@ use crate::failure::Failure;
 use crate::quantize::QuantizeArguments;
 use crate::{calibrate, interrupt, quantize, text};
 
-/// A model to be made.
+/// A model to quantize.
 pub(crate) enum Work {
     Quantize(Box<QuantizeArguments>),
     Calibrate(Box<CalibrateArguments>),
@@ -46,18 +47,18 @@ impl Work {
     }
 }
 
-/// How jobs are done.
+/// How jobs are run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
-    /// How many at once.
+    /// The number of jobs that run at the same time.
     pub(crate) jobs: usize,
-    /// Leave those alone whose output is there.
+    /// Whether to skip models whose output exists.
     pub(crate) skip_existing: bool,
-    /// Go on after a failure.
+    /// Whether to continue after a failure.
     pub(crate) continue_on_error: bool,
 }
 
-/// What came of all.
+/// The results of all jobs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Outcome {
     done: usize,
@@ -78,7 +79,7 @@ struct Row {
     seconds: f64,
     warnings: Vec<String>,
     error: Option<String>,
-    /// The code that the command alone would have returned.
+    /// The exit code of the command for this model alone.
     #[serde(skip)]
     code: u8,
 }
@@ -92,7 +93,7 @@ enum Status {
     NotBegun,
 }
 
-/// Refuses models of which one would be written over another, or over one that is read.
+/// Rejects jobs whose output would overwrite another output or an input.
 pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
     let place = |path: &Path| -> PathBuf {
         let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
@@ -128,7 +129,7 @@ pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Does all jobs, prints the table, and fails when any failed.
+/// Runs all jobs, prints the table, and fails if any job failed.
 pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Result<(), Failure> {
     let rows = if manner.jobs > 1 { at_once(all, manner) } else { in_turn(all, manner, console) };
     if interrupt::is_pressed() {
@@ -156,7 +157,7 @@ pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Re
         count => format!(", {count} were not begun (--continue-on-error goes on)"),
     };
     let message = format!("{failed} of {} models failed{left}", all.len());
-    // Misuse that only the model shows, such as a name it does not have.
+    // Misuse that depends on the model, such as a name that it does not have.
     let misuse = code > 1 && failed == all.len();
     Err(if misuse { Failure::Misuse(message) } else { Failure::Refused(message) })
 }
@@ -175,7 +176,7 @@ fn in_turn(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Vec<Row> 
     all.iter().map(&mut one).collect()
 }
 
-/// On several threads, each of which takes the next that is left.
+/// Runs jobs on several threads, each of which takes the next job that is left.
 fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
     let rows: Vec<Mutex<Row>> =
         all.iter().map(|work| Mutex::new(Row::of(work, Status::NotBegun))).collect();
@@ -228,7 +229,7 @@ fn row(work: &Work, manner: Manner, console: &mut Console<'_>) -> Row {
         },
         Err(failure) => {
             let error = failure.message().unwrap_or_default();
-            // The name of the model stands before it.
+            // The table already has the name of the model.
             let named = format!("{}: ", row.input);
             let error = error.strip_prefix(&named).unwrap_or(&error).to_owned();
             Row { error: Some(error), code: failure.code(), ..row }

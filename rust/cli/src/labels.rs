@@ -1,4 +1,4 @@
-//! The right classes of samples, in a file.
+//! Reads the labels of samples from a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,13 +22,13 @@ pub(crate) struct ClassArguments {
 }
 
 impl ClassArguments {
-    /// The right classes, where they are known.
+    /// The labels, if they are given.
     pub(crate) fn labels(&self) -> Result<Option<Vec<i64>>, Failure> {
         self.labels.as_deref().map(labels).transpose()
     }
 }
 
-/// The whole numbers in a file.
+/// The integers in a file.
 fn labels(path: &Path) -> Result<Vec<i64>, Failure> {
     let refused = |what: &str| Failure::Refused(format!("labels in `{}`: {what}", path.display()));
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npy")) {

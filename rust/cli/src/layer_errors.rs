@@ -13,7 +13,7 @@ use crate::html::HtmlArguments;
 use crate::samples::SampleArguments;
 use crate::{ascii_histogram, run_on_samples};
 
-/// How many values are shown, unless all are asked for.
+/// The number of values that are shown, unless all are requested.
 const SHOWN: usize = 20;
 
 /// Arguments of `layer-errors`.

@@ -1,9 +1,9 @@
 //! The `quantize-rs` command, as a function.
 //!
 //! The program and the Python wheel's console script both call [`run`]. Results go to standard
-//! output, progress, warnings and errors to standard error. The code is 0 when the work is done, 1
-//! when the model or the data was refused, 2 when the command cannot be what was meant; nothing is
-//! written in the last two cases. It is 130 when Ctrl-C ended a program.
+//! output, progress, warnings and errors to standard error. The exit code is 0 on success, 1 if the
+//! model or the data was rejected, and 2 if the command line is invalid; nothing is written in the
+//! last two cases. It is 130 after Ctrl-C.
 //!
 //! ```
 //! let (mut out, mut err) = (Vec::new(), Vec::new());
@@ -65,14 +65,14 @@ use failure::Failure;
 
 /// Runs the command line `args`, whose first item is the name of the program.
 ///
-/// It does not panic. It listens to Ctrl-C from then on: the first ends the work, and the process
-/// with it if that takes longer than a second, but a file that is being written is finished; the
+/// It does not panic. It installs a handler of Ctrl-C: the first Ctrl-C ends the work, and the
+/// process if that takes longer than a second, but a file that is being written is finished; the
 /// second ends the process at once.
 pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     ExitCode::from(status(args))
 }
 
-/// As [`run`], returning the code as a number, for callers that are programs of another kind.
+/// As [`run`], but returns the exit code as a number.
 pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::listen();
     let (out, err) = (io::stdout(), io::stderr());
@@ -80,7 +80,8 @@ pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
     answer(args, &mut out.lock(), &mut &err, terminals)
 }
 
-/// As [`run`], printing to `out` and `err` and returning the code; neither is taken for a terminal.
+/// As [`run`], but prints to `out` and `err`, which are treated as files and not as terminals, and
+/// returns the exit code as a number.
 pub fn run_with<T: Into<OsString> + Clone>(
     args: impl IntoIterator<Item = T>,
     out: &mut dyn Write,
@@ -134,7 +135,7 @@ fn answer<T: Into<OsString> + Clone>(
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,
         Err(failure) => {
-            // What failed then failed of that.
+            // After Ctrl-C, any failure is reported as the interruption.
             let failure = if interrupt::is_pressed() { Failure::Interrupted } else { failure };
             if let Some(message) = failure.message() {
                 console.error(&message);
@@ -144,10 +145,10 @@ fn answer<T: Into<OsString> + Clone>(
     }
 }
 
-/// What clap answers itself: help and version on `out`, misuse on `err`.
+/// Prints the answers of clap: help and version on `out`, misuse on `err`.
 fn help_or_misuse<'a>(answer: &clap::Error, out: &'a mut dyn Write, err: &'a mut dyn Write) -> u8 {
     let (stream, code) = if answer.use_stderr() { (err, failure::MISUSE) } else { (out, 0) };
-    // Nothing can be done when even this cannot be written.
+    // A failure to write is ignored.
     let _ = write!(stream, "{}", answer.render()).and_then(|()| stream.flush());
     code
 }

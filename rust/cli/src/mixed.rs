@@ -1,4 +1,4 @@
-//! `mixed-precision`: bits for each layer, so that the model meets a size or an SQNR.
+//! `mixed-precision`: chooses bits for each layer, so that the model meets a size or an SQNR.
 
 use std::path::{Path, PathBuf};
 

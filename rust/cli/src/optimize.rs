@@ -1,4 +1,4 @@
-//! `optimize`: a simpler model that computes the same.
+//! `optimize`: simplifies a model without changing what it computes.
 
 use std::path::PathBuf;
 
@@ -26,7 +26,7 @@ pub(crate) struct OptimizeArguments {
     pub(crate) skip: Vec<String>,
 }
 
-/// Every pass and what it does.
+/// The list of passes, with descriptions.
 fn passes() -> String {
     let rows = transform::ALL.iter().map(|pass| format!("  {:<25}{}\n", pass.name, pass.about));
     format!("Passes, in their order:\n{}", rows.collect::<String>())

@@ -1,4 +1,4 @@
-//! `outliers`: weights with numbers far from all others.
+//! `outliers`: finds weights with elements far from all others.
 
 use std::path::PathBuf;
 
@@ -35,7 +35,7 @@ pub(crate) fn run(args: &OutlierArguments, console: &mut Console<'_>) -> Result<
     console.result(|| found.to_json(), text)
 }
 
-/// Every channel and element that is named.
+/// The outlier channels and elements as text.
 fn listed(found: &Outliers) -> String {
     let lines = found.weights.iter().flat_map(|weight| {
         let name = &weight.name;

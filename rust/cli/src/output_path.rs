@@ -1,4 +1,4 @@
-//! Paths that something will be written to, and folders that are made for it.
+//! Checks and writes output files, and creates folders for them.
 
 use std::fs;
 use std::io::{self, Write};
@@ -9,7 +9,7 @@ use quantize_rs::{Quantized, Report};
 use crate::failure::{Failure, said};
 use crate::interrupt;
 
-/// Refuses a path that cannot become a file, before hours of work are spent on it.
+/// Rejects a path that cannot be written, before any work is done.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(()),
@@ -23,7 +23,7 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Refuses to write `path` over one of `others`, which are needed.
+/// Rejects a `path` that is one of `others`, which would be overwritten.
 pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(), Failure> {
     match others.iter().find(|other| place(other) == place(path)) {
         None => Ok(()),
@@ -44,19 +44,20 @@ pub(crate) fn save(quantized: &Quantized, path: &Path) -> Result<Report, Failure
     })
 }
 
-/// Writes a text file, complete or not at all.
+/// Writes a text file atomically.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     interrupt::finishing(|| {
         replace(&place(path), text).map_err(|error| refused(path, &said(&error)))
     })
 }
 
-/// Writes a sibling and renames it: whoever has the old file open or mapped keeps the old bytes.
+/// Writes a temporary file in the same folder and renames it: programs that have the old file open
+/// or mapped keep the old bytes.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let existing = fs::metadata(path).ok().map(|metadata| metadata.permissions());
     let mut builder = tempfile::Builder::new();
     builder.prefix(".quantize-rs-").suffix(".tmp");
-    // What a program that does nothing special gives a new file: the system takes the umask off.
+    // The default mode of new files; the system applies the umask.
     #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
     if let Some(permissions) = &existing {
@@ -72,7 +73,7 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// What a path means, links followed.
+/// The absolute path with links resolved.
 fn place(path: &Path) -> PathBuf {
     path.canonicalize()
         .or_else(|_| std::path::absolute(path))
@@ -90,18 +91,18 @@ fn refused(path: &Path, what: &str) -> Failure {
     Failure::Refused(format!("cannot write `{}`: {what}", path.display()))
 }
 
-/// Folders that were made. Those that nothing was written to go again with this.
+/// Created folders. Those that are still empty are removed on drop.
 #[derive(Default)]
 pub(crate) struct Made {
-    /// Each after those it lies in.
+    /// Each after its parent folders.
     folders: Vec<PathBuf>,
 }
 
 impl Made {
-    /// Makes a folder, and those it lies in, unless it is there.
+    /// Creates a folder and its parents, unless they exist.
     pub(crate) fn make(&mut self, folder: &Path) -> Result<(), Failure> {
         let ours: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
-        // The last ancestor of a relative path is no name.
+        // The last ancestor of a relative path is empty.
         let ours = ours.into_iter().rev().filter(|folder| !folder.as_os_str().is_empty());
         self.folders.extend(ours.map(Path::to_path_buf));
         fs::create_dir_all(folder).map_err(|error| {
@@ -113,7 +114,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         for folder in self.folders.iter().rev() {
-            // What holds something cannot be removed so, and stays.
+            // Removing a folder that is not empty fails, so it is kept.
             let _ = fs::remove_dir(folder);
         }
     }

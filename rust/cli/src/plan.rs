@@ -1,4 +1,5 @@
-//! `plan`: what would be quantized, to what, and why not.
+//! `plan`: shows what would be quantized and to which type, and the reason for each value that
+//! stays float.
 
 use std::path::PathBuf;
 
@@ -22,14 +23,14 @@ pub(crate) struct PlanArguments {
 
 pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    // A target brings the type of its activations.
+    // A target determines the type of activations.
     let calibrated = args.options.has("activations") || args.options.has("target");
     let verb = if calibrated { Verb::Calibrate } else { Verb::Quantize };
     let (_, plan) = of(&model, args.options.config(verb)?)?;
     show(&plan, console)
 }
 
-/// A model made ready, and the plan for it.
+/// The prepared model, and its plan.
 pub(crate) fn of(model: &Model, config: Config) -> Result<(Model, Plan), Failure> {
     let prepared = PreprocessedModel::of(model, config)?;
     let plan = prepared.plan();

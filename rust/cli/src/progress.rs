@@ -16,9 +16,9 @@ pub(crate) enum Progress<'a> {
     Silent,
     /// A line every ten samples.
     Lines {
-        /// Where they go.
+        /// The stream to print to.
         err: &'a mut dyn Write,
-        /// The sample of the last line.
+        /// The sample number of the last line.
         last: usize,
     },
     /// Drawn on a terminal.
@@ -26,12 +26,12 @@ pub(crate) enum Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Lines on `err`.
+    /// Prints lines on `err`.
     pub(crate) fn lines(err: &'a mut dyn Write) -> Progress<'a> {
         Progress::Lines { err, last: 0 }
     }
 
-    /// Drawn on the terminal; a spinner where the number of samples is not known.
+    /// Draws a progress bar on the terminal; a spinner if the number of samples is unknown.
     pub(crate) fn bar(total: Option<usize>) -> Progress<'a> {
         let bar = match total {
             Some(total) => ProgressBar::new(total as u64),
@@ -42,16 +42,16 @@ impl<'a> Progress<'a> {
         Progress::Drawn(bar)
     }
 
-    /// Shows how far it has come.
+    /// Updates the progress.
     pub(crate) fn show(&mut self, Done { done, total }: Done) {
         match self {
             Progress::Silent => {}
             Progress::Drawn(bar) => {
-                // Where methods are evaluated, some samples run again: more than at first.
+                // If methods are evaluated, some samples run again, and the total grows.
                 if let Some(total) = total {
                     bar.set_length(total as u64);
                 } else if bar.length().is_some() {
-                    // Their number is not known any more.
+                    // The total is not known any more.
                     bar.unset_length();
                     styled(bar, None);
                 }
@@ -67,7 +67,7 @@ impl<'a> Progress<'a> {
         }
     }
 
-    /// Removes it from the terminal.
+    /// Removes the progress bar from the terminal.
     pub(crate) fn clear(self) {
         if let Progress::Drawn(bar) = self {
             bar.finish_and_clear();
@@ -75,13 +75,13 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// How it looks, and a spinner where the number of samples is not known.
+/// Sets the style of a progress bar, or of a spinner if the number of samples is unknown.
 fn styled(bar: &ProgressBar, total: Option<usize>) {
     let template = match total {
         Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
         None => "{spinner} Processed {pos} samples in {elapsed}",
     };
-    // The templates are ours; if one were wrong, indicatif's own look would do.
+    // The templates are valid; for an invalid one, the default style of indicatif is used.
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
@@ -94,7 +94,7 @@ mod tests {
     fn lines(total: Option<usize>) -> String {
         let mut err = Vec::new();
         let mut progress = Progress::lines(&mut err);
-        // The loop also asks while nothing has happened.
+        // The progress is also reported while the count has not changed.
         for done in (0..=25).flat_map(|done| [done, done]) {
             progress.show(Done { done, total });
         }

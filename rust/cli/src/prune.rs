@@ -1,4 +1,4 @@
-//! `prune`: weights of small magnitude become 0.
+//! `prune`: sets weights of small magnitude to 0.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! `quantize`: the weights of a model.
+//! `quantize`: quantizes the weights of a model.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result
     summary::show(&report(args, console)?, args.samples.warning(), console)
 }
 
-/// Writes the quantized model. Warns of random samples before it begins.
+/// Writes the quantized model. Warns about random samples before it begins.
 pub(crate) fn report(
     args: &QuantizeArguments,
     console: &mut Console<'_>,
@@ -98,20 +98,20 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// The samples that biases are corrected by, where there are any.
+/// The samples for bias correction, if there are any.
 fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<SampleDiagnostics>, Failure> {
     let inputs = InputSpec::of(model);
     let samples = args.samples.open_beside(&inputs, args.accuracy_control.verify())?;
     Ok(samples.map(|samples| SampleDiagnostics::new(samples, &inputs)))
 }
 
-/// The model made ready, and what is planned for it.
+/// The prepared model, and its plan.
 pub(crate) fn planned(args: &QuantizeArguments) -> Result<(Model, Plan), Failure> {
     let (model, config) = wanted(args)?;
     plan::of(&model, config)
 }
 
-/// The model, and what is wanted of it.
+/// The model, and the requested configuration.
 fn wanted(args: &QuantizeArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
     let config = args.options.config(Verb::Quantize)?;

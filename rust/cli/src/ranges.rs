@@ -1,4 +1,4 @@
-//! `ranges`: what calibrations found, kept in files.
+//! `ranges`: shows, merges, compares and converts files of ranges.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -99,7 +99,7 @@ fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure
                 .map_err(|error| Failure::from(error).while_doing(&path.display().to_string()))?,
         });
     }
-    // clap asks for two files.
+    // clap requires two files.
     let Some(merged) = merged else { return Ok(()) };
     output_path::write(&args.output, &merged.to_json())?;
     summary(&merged, &args.output, console)
@@ -136,7 +136,7 @@ fn contents(path: &Path) -> Result<String, Failure> {
     fs::read_to_string(path).map_err(|error| refused(said(&error)))
 }
 
-/// What was written, and where.
+/// Prints what was written, and where.
 fn summary(ranges: &Ranges, output: &Path, console: &mut Console<'_>) -> Result<(), Failure> {
     let output = output.display().to_string();
     let json = serde_json::json!({
@@ -158,7 +158,7 @@ fn summary(ranges: &Ranges, output: &Path, console: &mut Console<'_>) -> Result<
     )
 }
 
-/// All that is known of ranges; with `draws`, what was seen of each value.
+/// The ranges as text; with `draws`, a histogram of each value.
 fn describe(ranges: &Ranges, draws: bool) -> String {
     let values: Vec<String> = ranges
         .values

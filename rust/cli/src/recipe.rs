@@ -18,7 +18,7 @@ pub(crate) struct RecipeArguments {
     pub(crate) save_recipe: Option<PathBuf>,
 }
 
-/// Runs a command, and writes its options to a file where `--save-recipe` was given.
+/// Runs a command, and writes its options to a file if `--save-recipe` was given.
 pub(crate) fn keep(
     args: &RecipeArguments,
     matches: &ArgMatches,
@@ -37,14 +37,14 @@ pub(crate) fn keep(
     output_path::write(path, &text)
 }
 
-/// The files that a command was given.
+/// The paths among the arguments of a command.
 fn paths(name: &str, matches: &ArgMatches) -> Vec<PathBuf> {
     let given = config::arguments(name).into_iter().filter(config::is_path);
     let given = given.filter(|arg| arg.get_id() != "save_recipe");
     given.filter_map(|arg| matches.get_one::<PathBuf>(arg.get_id().as_str()).cloned()).collect()
 }
 
-/// The file: a model, and every option that was typed.
+/// The text of the file: a model, and every option on the command line.
 fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) -> String {
     let folder = absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
     let mut keys: Vec<(String, String)> = Vec::new();
@@ -80,7 +80,7 @@ fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) ->
     text
 }
 
-/// What both languages read as this value.
+/// The value in a syntax that both languages accept.
 fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
     let one = |text: &String| {
         if config::is_path(arg) && text != "random" {
@@ -105,7 +105,7 @@ fn list(raw: &[String], one: impl Fn(&String) -> String) -> String {
     format!("[{}]", raw.iter().map(one).collect::<Vec<_>>().join(", "))
 }
 
-/// A path as the file says it: those beneath its own folder from there, others whole.
+/// A path for the file: relative if it is inside the folder of the file, else absolute.
 fn beside(path: &Path, folder: Option<&Path>) -> String {
     let whole = absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let short = folder.and_then(|folder| whole.strip_prefix(folder).ok());

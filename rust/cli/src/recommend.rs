@@ -1,4 +1,4 @@
-//! `recommend`: how to quantize a model, and why.
+//! `recommend`: recommends how to quantize a model, with reasons.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub(crate) struct RecommendArguments {
     target: Option<Target>,
 }
 
-/// Every rule and when it holds.
+/// The list of rules, with their conditions.
 fn rules() -> String {
     let rows = ALL
         .iter()
@@ -38,7 +38,7 @@ fn rules() -> String {
 }
 
 pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    // Noise is no sample.
+    // Random numbers are not samples of real inputs.
     let samples = args.data.as_ref().filter(|path| !samples::is_random(path));
     let samples = samples.map(|path| path.display().to_string());
     let samples = samples.as_deref().map(SampleSource::File);

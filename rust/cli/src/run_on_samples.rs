@@ -1,4 +1,4 @@
-//! Work on samples: shown while it goes on, and stopped by Ctrl-C.
+//! Runs work on samples, with progress and Ctrl-C.
 
 use quantize_rs::{Control, Engine, QuantizeError, Samples};
 use quantize_rs_runner::samples::SampleDiagnostics;
@@ -9,14 +9,14 @@ use crate::failure::Failure;
 use crate::interrupt;
 use crate::samples::SampleArguments;
 
-/// What came of the work.
+/// The result of the work.
 pub(crate) struct Done<T> {
     pub(crate) found: T,
-    /// What is to be said of the samples that somebody calibrates with.
+    /// Warnings about the calibration samples.
     pub(crate) warnings: Vec<String>,
 }
 
-/// Does some work on the samples with the engine, and shows how far it has come.
+/// Runs work on the samples with the engine, and shows the progress.
 pub(crate) fn on<T>(
     engine: &dyn Engine,
     (arguments, source): (&EngineArguments, &SampleArguments),
@@ -26,12 +26,12 @@ pub(crate) fn on<T>(
 ) -> Result<Done<T>, Failure> {
     let found =
         shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
-    // Noise was warned of before.
+    // The warning about random samples was printed before.
     let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
     Ok(Done { found, warnings })
 }
 
-/// Does some work on samples, and shows how far it has come.
+/// Runs work on samples, and shows the progress.
 pub(crate) fn shown<T>(
     arguments: &EngineArguments,
     samples: &mut SampleDiagnostics,

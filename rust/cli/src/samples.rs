@@ -1,4 +1,4 @@
-//! What a model is calibrated with: a file of samples, images or, on request, random numbers.
+//! Calibration samples: a file of samples, images or, on request, random numbers.
 
 use std::path::{Path, PathBuf};
 
@@ -10,10 +10,10 @@ use crate::failure::Failure;
 use crate::images::ImageArguments;
 use crate::options;
 
-/// The word that asks for random samples. A file of this name is `./random`.
+/// The word for random samples. A file of this name can be given as `./random`.
 const RANDOM: &str = "random";
 
-/// How many random samples there are by default.
+/// The default number of random samples.
 const NUM_SAMPLES: usize = 100;
 
 /// Where samples come from.
@@ -61,12 +61,12 @@ pub(crate) struct SampleArguments {
     pub(crate) images: ImageArguments,
 }
 
-/// Whether this stands for random samples.
+/// Whether a path is the word for random samples.
 pub(crate) fn is_random(path: &Path) -> bool {
     path == Path::new(RANDOM)
 }
 
-/// Samples that are looked at for something else than ranges: those at `path`, or random ones.
+/// Samples for another purpose than calibration: those at `path`, or random ones.
 pub(crate) fn others(
     path: &Path,
     images: &ImageArguments,
@@ -81,7 +81,7 @@ pub(crate) fn others(
     Ok(samples::open(path, inputs, None)?)
 }
 
-/// What samples are for where weights are quantized alone.
+/// The help about samples if only weights are quantized.
 pub(crate) fn means_help() -> String {
     help(
         "Samples to run the model on, to correct biases by the mean shift that quantized weights \
@@ -89,7 +89,7 @@ pub(crate) fn means_help() -> String {
     )
 }
 
-/// What samples may be, after what they are for.
+/// The help about samples: their purpose, then the accepted formats.
 fn help(purpose: &str) -> String {
     let formats: Vec<String> =
         FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
@@ -104,12 +104,12 @@ fn help(purpose: &str) -> String {
 }
 
 impl SampleArguments {
-    /// Whether they are random numbers.
+    /// Whether the samples are random numbers.
     pub(crate) fn are_random(&self) -> bool {
         self.data.as_deref().is_some_and(is_random)
     }
 
-    /// Whether samples at `path` are among them.
+    /// Whether `path` has the same samples.
     pub(crate) fn hold(&self, path: &Path) -> bool {
         let place = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
         let Some(data) = &self.data else { return false };
@@ -119,7 +119,7 @@ impl SampleArguments {
         !is_random(data) && place(data) == place(path)
     }
 
-    /// Why the result is not to be trusted, when it is made from random numbers.
+    /// A warning about the result if the samples are random numbers.
     pub(crate) fn warning(&self) -> Option<&'static str> {
         self.are_random().then_some(
             "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
@@ -128,12 +128,12 @@ impl SampleArguments {
         )
     }
 
-    /// The samples for a model with these inputs; `None` when no source was named.
+    /// The samples for a model with these inputs; `None` if no source was given.
     pub(crate) fn open(&self, inputs: &[InputSpec]) -> Result<Option<BoxedSamples>, Failure> {
         self.open_beside(inputs, None)
     }
 
-    /// As [`Self::open`], beside a source of other samples, which flags for images may be for.
+    /// As [`Self::open`], with another source of samples, to which the flags for images may apply.
     pub(crate) fn open_beside(
         &self,
         inputs: &[InputSpec],

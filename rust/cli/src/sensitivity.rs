@@ -1,4 +1,4 @@
-//! `sensitivity`: the layers of a model, ranked by what it costs to quantize each of them alone.
+//! `sensitivity`: ranks the layers of a model by the loss of quantizing each of them alone.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ use crate::{ascii_histogram, output_path, plan, run_on_samples};
 /// Arguments of `sensitivity`.
 #[derive(Debug, Args)]
 #[command(
-    // Without samples weights alone are looked at.
+    // Without samples, only weights are compared.
     mut_arg("activations", |activations| activations.requires("calibration_data")),
     mut_arg("no_bias_correction", |flag| flag.requires("calibration_data")),
     mut_arg("no_smooth", |flag| flag.requires("calibration_data")),
@@ -54,7 +54,7 @@ pub(crate) struct SensitivityArguments {
     options: ActivationOptions,
 }
 
-/// The metrics there are.
+/// The list of metrics.
 fn metrics() -> impl TypedValueParser<Value = Metric> {
     let names = PossibleValuesParser::new(Metric::ALL.iter().map(|(name, _)| *name));
     names.try_map(|name| name.parse::<Metric>())

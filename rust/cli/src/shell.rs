@@ -1,4 +1,4 @@
-//! `completions` and `man`: what shells and manuals know of the command.
+//! `completions` and `man`: shell completion scripts and manual pages.
 
 use std::path::{Path, PathBuf};
 
@@ -71,7 +71,7 @@ fn pages(folder: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The command with all that follows from it: the names that its parts are shown under.
+/// The command with derived properties, such as the displayed names of its subcommands.
 fn whole() -> Command {
     let mut command = Arguments::command().disable_help_subcommand(true);
     command.build();

@@ -1,4 +1,4 @@
-//! What `quantize` and `calibrate` say when they are done.
+//! The summary that `quantize` and `calibrate` print.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::text;
 
-/// Lines of a kind that are shown without `-v`.
+/// The number of lines of a kind that are shown without `-v`.
 const LINES_SHOWN: usize = 10;
 
 /// Prints the report: its warnings, except one that was reported before, then the result.
@@ -75,7 +75,7 @@ fn run(report: &Report) -> String {
     let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let (engine, method) = (or_unknown(engine), or_unknown(method));
     let run = format!("{} sample{plural} run by {engine}", report.samples);
-    // Where weights are quantized alone, the method makes no difference.
+    // If only weights are quantized, the method has no effect.
     let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
     if ranges { format!("{run}, {method}") } else { run }
 }
@@ -96,7 +96,7 @@ fn methods(report: &Report) -> Option<String> {
     (!shown.is_empty()).then(|| shown.join(", "))
 }
 
-/// Every weight that is quantized and what it lost, and every activation and its range.
+/// Every quantized weight with its error, and every quantized activation with its range.
 fn quantized(report: &Report) -> Vec<String> {
     let shown =
         report.quantized().filter(|(row, how)| row.role == Role::Weight || how.range.is_some());
@@ -114,16 +114,16 @@ fn quantized(report: &Report) -> Vec<String> {
         .collect()
 }
 
-/// Every weight that is not, and why.
+/// Every weight that is not quantized, with the reason.
 fn kept(report: &Report, verbose: bool) -> Vec<String> {
     let is_kept = |row: &&ReportRow| row.role == Role::Weight && row.quantized.is_none();
     let kept = report.values.iter().filter(is_kept);
     first(kept.map(|row| format!("{}: {}", row.name, row.why)).collect(), verbose)
 }
 
-/// The first lines, and how many more there are.
+/// The first lines, and the number of further lines.
 fn first(mut lines: Vec<String>, verbose: bool) -> Vec<String> {
-    // A last line that stands for one other would take its place.
+    // If one line is left, it is shown instead of the number.
     if !verbose && lines.len() > LINES_SHOWN + 1 {
         let more = lines.len() - LINES_SHOWN;
         lines.truncate(LINES_SHOWN);
@@ -132,7 +132,7 @@ fn first(mut lines: Vec<String>, verbose: bool) -> Vec<String> {
     lines
 }
 
-/// A row of these lines, when there are any.
+/// A row of the summary with these lines, if there are any.
 fn lines(label: &'static str, lines: &[String]) -> Option<(&'static str, String)> {
     (!lines.is_empty()).then(|| (label, lines.join("\n")))
 }

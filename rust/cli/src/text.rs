@@ -1,4 +1,4 @@
-//! Names, numbers and sizes as people read them.
+//! Formats names, numbers and sizes for display.
 
 use quantize_rs::InputSpec;
 pub(crate) use quantize_rs::text::size;
@@ -10,7 +10,8 @@ pub(crate) fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// The text with control characters spelled out: names come from files, and a terminal obeys them.
+/// The text with control characters escaped: names come from files, and a terminal would interpret
+/// them.
 pub(crate) fn printable(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for char in text.chars() {
@@ -23,7 +24,7 @@ pub(crate) fn printable(text: &str) -> String {
     safe
 }
 
-/// Lines of label and value, the values under each other; a value may have several lines.
+/// Lines of labels and values, with the values aligned; a value may have several lines.
 pub(crate) fn table<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> String {
     const WIDTH: usize = 16;
     let line = |(label, value): (&str, String)| {
@@ -33,7 +34,7 @@ pub(crate) fn table<'a>(rows: impl IntoIterator<Item = (&'a str, String)>) -> St
     rows.into_iter().map(line).collect::<Vec<String>>().concat()
 }
 
-/// Rows whose columns are as wide as their widest; the first and the last are to the left.
+/// Rows with columns as wide as their widest cell; the first and the last column are left-aligned.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -50,7 +51,7 @@ pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     rows.iter().map(line).collect()
 }
 
-/// A number with its digits in threes: `1,234,567`.
+/// A number with thousands separators: `1,234,567`.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

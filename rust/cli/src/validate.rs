@@ -1,4 +1,4 @@
-//! `validate`: is a quantized file what its original became?
+//! `validate`: checks that a file is the quantized form of its original.
 
 use std::path::PathBuf;
 
@@ -41,7 +41,8 @@ pub(crate) fn run(args: &ValidateArguments, console: &mut Console<'_>) -> Result
                 None => found,
             }
         }
-        // A file that cannot be read at all is another matter than one that is no model.
+        // A file that cannot be read is an error; a file that is not a model is reported as a
+        // problem.
         Err(error) if error.io_error().is_some() => return Err(error.into()),
         Err(error) => Validation::unreadable(error.path(), error.to_string()),
     };

@@ -21,7 +21,7 @@ enum State {
 /// # Errors
 /// A node depends on itself.
 pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
-    let makers: HashMap<&str, usize> = nodes
+    let producers: HashMap<&str, usize> = nodes
         .iter()
         .enumerate()
         .flat_map(|(index, node)| node.output.iter().map(move |name| (name.as_str(), index)))
@@ -29,7 +29,7 @@ pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
         .collect();
     let needs: Vec<Vec<usize>> = nodes
         .iter()
-        .map(|node| reads(node).iter().filter_map(|name| makers.get(name).copied()).collect())
+        .map(|node| reads(node).iter().filter_map(|name| producers.get(name).copied()).collect())
         .collect();
     dependency_order(&needs).map_err(|index| {
         let what = "its output depends on itself: the graph has a cycle";

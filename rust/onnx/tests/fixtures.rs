@@ -203,7 +203,7 @@ mod saving {
 /// Damaged files are refused or read, without a panic; models that were read can be written.
 #[test]
 fn damaged_models_do_not_panic() {
-    // A linear congruential generator, for the same damage in every run.
+    // A linear congruential generator: every run of the test damages the same bytes.
     let mut state = 7u64;
     let mut random = move |below: usize| {
         state =

@@ -39,7 +39,7 @@ fn a_model_and_its_data_are_replaced_together() {
         assert_eq!(large_of(&path), value);
         assert_eq!(names(folder.path()), ["model.onnx", data]);
     }
-    // Over the very files that it is mapped from.
+    // This overwrites the files that the model is mapped from.
     let opened = Model::open(&path).unwrap();
     opened.save_within(&path, 0).unwrap();
     opened.save_within(&path, 0).unwrap();
@@ -150,9 +150,9 @@ mod unix {
         std::fs::remove_file(&pipe).unwrap();
         assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         for path in [pipe, path] {
-            let (tell, told) = std::sync::mpsc::channel();
-            std::thread::spawn(move || tell.send(Model::open(path).map(|_| ())));
-            let opened = told.recv_timeout(std::time::Duration::from_secs(10));
+            let (sender, receiver) = std::sync::mpsc::channel();
+            std::thread::spawn(move || sender.send(Model::open(path).map(|_| ())));
+            let opened = receiver.recv_timeout(std::time::Duration::from_secs(10));
             let error = opened.expect("it waits for a writer").unwrap_err();
             assert!(error.to_string().contains("pipe"), "{error}");
         }

@@ -108,8 +108,8 @@ impl Run {
 
     /// Runs `work` on the samples of `source`.
     ///
-    /// Python code is called on this thread, the work runs on another. An exception of a callback, an
-    /// iterator, an engine or a signal handler is raised unchanged; it stops the work.
+    /// Python code is called on this thread; the work runs on another thread. An exception of a
+    /// callback, an iterator, an engine or a signal handler stops the work and is raised unchanged.
     pub(crate) fn on<T: Send + 'static>(
         &self,
         py: Python<'_>,

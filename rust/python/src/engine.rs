@@ -58,8 +58,8 @@ impl Engine {
         Engine(Kind::OnnxRuntime(library))
     }
 
-    /// A Python object of the class `name`, behind an adapter that takes and returns arrays; `prepares`
-    /// says whether it has `prepare` and so can run several models.
+    /// A Python object of the class `name`, behind an adapter that takes and returns arrays.
+    /// `prepares`: whether the object has `prepare` and so can run several models.
     #[staticmethod]
     fn python(name: String, adapter: Py<PyAny>, prepares: bool) -> Engine {
         Engine(Kind::Object { name, adapter, prepares })

@@ -31,8 +31,8 @@ pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     }
 }
 
-/// As [`detached`], on a separate thread, so that Ctrl-C is handled at once. The work then continues
-/// and its result is dropped, so use this only for work without side effects.
+/// As [`detached`], on a separate thread, so that Ctrl-C is handled at once. After Ctrl-C the work
+/// continues and its result is dropped, so use this only for work without side effects.
 pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
     py: Python<'_>,
     path: Option<&Path>,
@@ -46,12 +46,13 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
     }
 }
 
-/// Runs long work on a separate thread. What the work sends through the [`CallbackChannel`], such as
-/// calls of Python functions, runs on this thread. Ctrl-C is handled at once.
+/// Runs long work on a separate thread. The functions that the work sends through the
+/// [`CallbackChannel`], such as calls of Python functions, run on this thread. Ctrl-C is handled at
+/// once.
 ///
 /// An exception, which is stored in `interrupt`, ends the work: its callbacks do not run any more.
-/// This function waits for the work to end, but not longer than `patience`. The work then continues
-/// on its own until it sees the interrupt, or until the process ends.
+/// This function waits for the work to end, but not longer than `patience`. After that, the work
+/// continues until it sees the interrupt, or until the process ends.
 pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
     py: Python<'_>,
     path: Option<&Path>,
@@ -140,7 +141,8 @@ pub(crate) struct CallbackChannel(Sender<Callback>);
 type Callback = Box<dyn FnOnce() + Send>;
 
 impl CallbackChannel {
-    /// Runs `callback` on the other thread and waits for the result; `None` if that thread has stopped.
+    /// Runs `callback` on the other thread and waits for the result; `None` if that thread has
+    /// stopped.
     pub(crate) fn call<T: Send + 'static>(
         &self,
         callback: impl FnOnce() -> T + Send + 'static,
@@ -199,8 +201,8 @@ impl Interrupt {
         self.keep(Python::attach(|py| py.check_signals()))
     }
 
-    /// Runs `work` on a separate thread and checks for signals meanwhile; `None` if a handler raised an
-    /// exception, else the result of the work, or the message of its panic.
+    /// Runs `work` on a separate thread and checks for signals meanwhile. Returns `None` if a
+    /// handler raised an exception, else the result of the work, or the message of its panic.
     pub(crate) fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,

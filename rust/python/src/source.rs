@@ -57,7 +57,9 @@ impl Source {
 
     /// A folder or pattern of images.
     #[staticmethod]
-    #[pyo3(signature = (path, *, size, mean, std, scale, layout, channel_order, resize, crop, limit))]
+    #[pyo3(signature = (
+        path, *, size, mean, std, scale, layout, channel_order, resize, crop, limit
+    ))]
     #[allow(clippy::too_many_arguments)] // the fields of `ImageFolder`
     fn images(
         py: Python<'_>,
@@ -266,8 +268,8 @@ impl Samples for Pulled {
         }
     }
 
-    /// An estimate, which assumes that all remaining items have as many samples as the last one. The
-    /// final item of a data loader may have fewer.
+    /// An estimate, which assumes that all remaining items have as many samples as the last one.
+    /// The final item of a data loader may have fewer.
     fn len_hint(&self) -> Option<usize> {
         let waiting = self.waiting.as_ref().and_then(|waiting| waiting.len_hint()).unwrap_or(0);
         Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))

@@ -1,6 +1,6 @@
-//! What can go wrong, and where.
+//! The errors of this crate, with their location.
 //!
-//! In: what was found. Out: [`QuantizeError`] and [`CalibrationError`]. Imports: no room.
+//! This module imports no other module of this crate.
 
 /// The error of a failed calibration: its kind and where it happened.
 #[derive(Debug, thiserror::Error)]

@@ -41,12 +41,12 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! # Rooms
+//! # Modules
 //!
-//! Each module is a stage of the flow, and imports only those before it, but for one: `util`,
+//! Each module is a stage of the flow and imports only modules before it, in this order: `util`,
 //! `error`, `options`, `graph`, `ranges`, `transform`, `plan`, `encode`, `calibrate`, `rewrite`,
-//! `check`, `report`, `apply`, `analysis`, `html`, `legacy`. Pruning, a part of `transform`, asks
-//! `plan` which weights it leaves alone.
+//! `check`, `report`, `apply`, `analysis`, `html`, `legacy`. There is one exception: pruning, a
+//! part of `transform`, asks `plan` which weights are excluded.
 
 mod analysis;
 mod apply;

@@ -45,8 +45,8 @@ fn excluded_constants_are_not_corrected() {
     }
 }
 
-/// A `Conv` has its channels on axis 1, a `MatMul` on the last axis. The means of one must not be used
-/// for the other, even if their number is the same.
+/// A `Conv` has its channels on axis 1, a `MatMul` on the last axis. The means of one must not be
+/// used for the other, even if their number is the same.
 #[test]
 fn means_along_another_axis_are_not_used() {
     let model = fixture("conv_and_matmul");

@@ -121,7 +121,7 @@ fn weights_to_train_on_stay_float_and_are_stored_as_what_they_would_have_been() 
     let store = ["store_integers".to_owned()];
     let mut seen = 0;
     for (name, model) in fixtures() {
-        // Who trains rounds to the nearest, as QuantizeLinear does.
+        // Training rounds to the nearest, as QuantizeLinear does.
         let config = Config { rounding: Some(Rounding::Nearest), ..per_channel() };
         let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let usual = prepared.plan().apply(&prepared.model, None).unwrap();

@@ -19,7 +19,7 @@ fn targets() -> impl Iterator<Item = Config> {
     Target::ALL.iter().map(|target| Config::for_target(*target))
 }
 
-/// Why a node computes in float, as what flows into it says.
+/// Why a node computes in float, as reported for one of its inputs.
 fn why(plan: &Plan, value: &str) -> &'static str {
     match kept(plan, value) {
         KeepReason::FloatNode { why, .. } => why,
@@ -149,7 +149,7 @@ fn weights_that_are_rearranged_as_integers_are_looked_at_too() {
     assert_eq!(conformance(made.model(), Target::X86Avx2).unwrap(), []);
 }
 
-/// The types of all values that are quantized and flow, after these options.
+/// The types of all quantized inputs and activations with these options.
 fn types(model: &Model, options: &[(&str, QType)]) -> BTreeMap<String, QType> {
     let asked = options.iter().map(|(name, qtype)| ((*name).to_owned(), *qtype)).collect();
     let plan = plan(model, Config { activation_types: asked, ..with_activations() });
@@ -161,7 +161,7 @@ fn types(model: &Model, options: &[(&str, QType)]) -> BTreeMap<String, QType> {
 }
 
 #[test]
-fn a_wish_for_a_value_goes_before_its_maker_and_that_before_its_readers() {
+fn a_type_of_a_value_takes_precedence_over_its_producer_and_then_its_consumers() {
     use QType::{Int8, Int16, UInt8, UInt16};
     // conv1, relu1, conv2, add1 (of conv2 and relu1), relu2, conv3.
     let model = upgraded("residual_add");
@@ -172,17 +172,17 @@ fn a_wish_for_a_value_goes_before_its_maker_and_that_before_its_readers() {
     };
     assert_eq!(found(&[]), [UInt8; 3]);
     assert_eq!(found(&[("relu1_y", UInt16)]), [UInt8, UInt16, UInt8]);
-    // What makes the value is the function, the convolution before it, and the value in between.
+    // The producer of the value is the Relu, or the convolution and the value before it.
     for name in ["relu1", "conv1_y", "Relu", "re:relu1.*"] {
         assert_eq!(found(&[(name, UInt16)])[1], UInt16, "{name}");
     }
-    // A convolution makes one value and reads another.
+    // A convolution outputs one value and reads another.
     assert_eq!(found(&[("conv1", UInt16)]), [UInt16, UInt16, UInt8]);
     assert_eq!(found(&[("conv1", UInt16), ("x", Int8)]), [Int8, UInt16, UInt8]);
     assert_eq!(found(&[("conv1", UInt16), ("conv2", Int8)]), [UInt16, UInt16, UInt8]);
-    // Of two readers, the one that wants more is served.
+    // Of two consumers, the one that asks for the wider type decides.
     assert_eq!(found(&[("conv2", UInt16), ("add1", Int8)])[1], UInt16);
-    // A name goes before a pattern, that before a type of operator.
+    // A name takes precedence over a pattern, and a pattern over an operator type.
     assert_eq!(found(&[("Conv", UInt16)]), [UInt16; 3]);
     assert_eq!(found(&[("Conv", UInt16), ("relu*", Int16)]), [UInt16, Int16, Int16]);
     assert_eq!(found(&[("relu1_y", Int8), ("relu*", Int16)]), [UInt8, Int8, Int16]);
@@ -207,7 +207,7 @@ fn nodes_of_mixed_types_compute_in_float_and_the_plan_says_so() {
     let mixed = plan(&model, config("relu1_y"));
     let warned = |plan: &Plan, text: &str| plan.warnings.iter().any(|said| said.contains(text));
     assert!(warned(&mixed, "`conv1` (Conv) and 1 more computes in float"), "{:?}", mixed.warnings);
-    // The sum of two types is no integer kernel either, so that nothing forces its result to 8 bits.
+    // No integer kernel adds values of two types either, so nothing forces the sum to 8 bits.
     assert!(!is_quantized(&mixed, "conv2_y"), "{mixed}");
     assert!(is_quantized(&mixed, "relu2_y"), "the last convolution still reads integers");
     let after = quantized(&model, config("relu1_y"));
@@ -253,7 +253,7 @@ fn a_sum_that_may_leave_int32_stays_float() {
         let tensor = Tensor::from_f32(vec![depth, 2], &vec![0.5; depth * 2]);
         model.apply(vec![Edit::ReplaceInitializer(TensorProto::new(weight, &tensor))]).unwrap();
         let plan = plan(&model, with_activations());
-        // The weight is quantized all the same, and comes back before the product.
+        // The weight is still quantized, and dequantized before the product.
         assert!(is_quantized(&plan, weight), "{plan}");
         let input = &read_by(&model, "MatMul")[0][0];
         assert_eq!(is_quantized(&plan, input), depth == 66_311, "{plan}");
@@ -272,7 +272,7 @@ fn an_lstm_whose_sums_may_leave_int32_stays_float() {
             model.apply(vec![Edit::ReplaceInitializer(TensorProto::new(weight, &tensor))]).unwrap();
             let output_format = Format::Dynamic;
             let plan = plan(&model, Config { output_format, dynamic_lstm: true, ..per_channel() });
-            // The weight is quantized all the same, and comes back before the node.
+            // The weight is still quantized, and dequantized before the node.
             assert!(is_quantized(&plan, weight), "{plan}");
             let warnings = plan.warnings.join("\n");
             let long = format!(

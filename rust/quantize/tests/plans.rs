@@ -1,6 +1,6 @@
-//! What is decided for every fixture, as text: a change of policy is a readable difference.
+//! The plan of every fixture as text: a change of policy is a readable diff.
 //!
-//! After a change that is meant: `INSTA_UPDATE=always cargo test -p quantize-rs --test plans`.
+//! After an intended change: `INSTA_UPDATE=always cargo test -p quantize-rs --test plans`.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -163,7 +163,7 @@ fn a_target_refuses_types_it_does_not_take() {
 }
 
 #[test]
-fn a_name_goes_before_a_pattern_and_that_before_a_type_of_operator() {
+fn a_name_takes_precedence_over_a_pattern_and_a_pattern_over_an_operator_type() {
     let model = fixture("opset21_gemm");
     let all = plan(&model, per_channel());
     let weights: Vec<String> = all.quantized().map(|(value, _)| value.name.clone()).collect();
@@ -251,7 +251,7 @@ fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
 }
 
 #[test]
-fn rare_weights_are_for_those_who_read_them() {
+fn rare_weight_types_are_accepted_only_for_their_consumers() {
     let consumers: [(&str, &[Target]); 4] = [
         ("float4e2m1", &[Target::TensorRt, Target::Generic]),
         ("nvfp4", &[Target::TensorRt, Target::Generic]),

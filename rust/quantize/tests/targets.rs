@@ -47,7 +47,7 @@ fn every_fixture_conforms_to_its_target() {
                 Ok(after) => after,
                 Err(error) => {
                     let old = matches!(error.kind(), QuantizeErrorKind::Unsupported { .. });
-                    // A bias that stays float beside integers needs more than the integers do.
+                    // A float bias next to integers needs a newer opset than the integers do.
                     let needed = if per_channel { 13 } else { 11 };
                     if !old || model.opset("").unwrap_or(0) >= needed {
                         refused.insert(format!("{name}: {error}"));
@@ -55,7 +55,7 @@ fn every_fixture_conforms_to_its_target() {
                     continue;
                 }
             };
-            // The model that was quantized before it came here may break rules of its own.
+            // A model that was already quantized may violate rules itself.
             let before = conformance(&model, target).unwrap();
             let mut found = conformance(&after, target).unwrap();
             found.retain(|violation| !before.contains(violation));
@@ -198,7 +198,7 @@ fn models_for_one_target_violate_rules_of_another() {
 fn double_quantization_is_found() {
     let models = fixtures();
     let once = made(&models["residual_add"], Target::X86, true).unwrap();
-    // Another pair on a value that came from integers.
+    // Another pair on a value that is already dequantized.
     let mut twice = once.clone();
     let node = once.graph().node.iter().find(|node| node.op_type == "QuantizeLinear").unwrap();
     let pair = node.output[0].clone();

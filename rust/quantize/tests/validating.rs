@@ -305,7 +305,7 @@ fn an_activation_is_dequantized_with_its_scale() {
     let wrong = edited(&quantized, vec![Edit::AddInitializer(scale), input]);
     let found = validate(&model, &wrong, None).unwrap();
     assert!(named(&found, Check::Scale, &[&value]), "{found}");
-    // Where both have another, the bias tells.
+    // If input and output have the other scale, the bias shows it.
     let name = &proto.input[1];
     let wrong = replaced(&quantized, name, |bytes| bytes.copy_from_slice(&0.5_f32.to_le_bytes()));
     let found = validate(&model, &wrong, None).unwrap();

@@ -2,11 +2,11 @@
 //!
 //! The crate has two parts, both behind the traits of [`quantize_rs`]:
 //!
-//! - Engines run a model and pass every tapped value to a [`ValueSink`](quantize_rs::ValueSink). [`Tract`] is
-//!   pure Rust, needs no installation, and refuses models that it cannot run correctly, with the
-//!   names of the nodes. [`OnnxRuntime`] loads the library of an installed `onnxruntime` package,
-//!   runs every model that ONNX Runtime runs, and is faster. [`Auto`] chooses between them, and
-//!   gives the reason.
+//! - Engines run a model and pass every tapped value to a [`ValueSink`](quantize_rs::ValueSink).
+//!   [`Tract`] is pure Rust, needs no installation, and refuses models that it cannot run
+//!   correctly, with the names of the nodes. [`OnnxRuntime`] loads the library of an installed
+//!   `onnxruntime` package, runs every model that ONNX Runtime runs, and is faster. [`Auto`]
+//!   chooses between them, and gives the reason.
 //! - [`samples`] reads the inputs of the model: `.npy`, `.npz`, `.safetensors`, folders of images,
 //!   arrays in memory, random values.
 //!

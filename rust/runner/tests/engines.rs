@@ -127,7 +127,7 @@ fn a_value_is_shown_for_every_tap_with_its_name() {
 }
 
 #[test]
-fn constants_are_shown_in_every_run() {
+fn constants_are_the_same_in_each_run() {
     let model = fixture("weight_transpose");
     let sample = sample_for(&model, 1);
     let taps = ["transpose1_y", "w"].map(str::to_owned);

@@ -16,13 +16,13 @@ fn input(dtype: DataType, shape: &[i64]) -> InputSpec {
 }
 
 /// An image of 4 columns and 2 rows whose numbers begin with `first`.
-fn picture(first: u8) -> RgbImage {
+fn small_image(first: u8) -> RgbImage {
     let bytes = (0..24).map(|place| first.wrapping_add(place * 7)).collect();
     RgbImage::from_raw(4, 2, bytes).expect("24 bytes")
 }
 
 /// An image of 40 columns and 30 rows that has more than a few bytes when encoded.
-fn photo() -> DynamicImage {
+fn larger_image() -> DynamicImage {
     let bytes = (0..3600_u32).map(|place| u8::try_from(place * place / 97 % 251).expect("a byte"));
     RgbImage::from_raw(40, 30, bytes.collect()).expect("3600 bytes").into()
 }
@@ -37,10 +37,10 @@ fn folder(files: &[(&str, DynamicImage)]) -> TempDir {
     folder
 }
 
-fn pictures(names: &[&str]) -> TempDir {
+fn small_images(names: &[&str]) -> TempDir {
     let firsts = (0..=u8::MAX).step_by(9);
     let files: Vec<_> =
-        names.iter().zip(firsts).map(|(name, first)| (*name, picture(first).into())).collect();
+        names.iter().zip(firsts).map(|(name, first)| (*name, small_image(first).into())).collect();
     folder(&files)
 }
 
@@ -71,7 +71,7 @@ fn first(path: &Path) -> Vec<f32> {
 
 #[test]
 fn images_are_sorted_by_name_and_other_files_ignored() {
-    let folder = pictures(&["b.png", "a.png", "c.PNG", "d/e.png"]);
+    let folder = small_images(&["b.png", "a.png", "c.PNG", "d/e.png"]);
     for name in ["labels.txt", "b", ".hidden.png", "._a.png", "a.png.bak"] {
         fs::write(folder.path().join(name), "no image").expect("written");
     }
@@ -87,7 +87,7 @@ fn images_are_sorted_by_name_and_other_files_ignored() {
 
 #[test]
 fn a_pattern_selects_matching_files() {
-    let folder = pictures(&["b.png", "a.png", "c.jpeg", "d/e.png", "d/f/a.png", "g/h.png"]);
+    let folder = small_images(&["b.png", "a.png", "c.jpeg", "d/e.png", "d/f/a.png", "g/h.png"]);
     fs::write(folder.path().join("a.txt"), "no image").expect("written");
     let names = |pattern: &str| -> Vec<usize> {
         let mut numbers: Vec<usize> = Vec::new();
@@ -119,7 +119,7 @@ fn a_pattern_selects_matching_files() {
 #[cfg(unix)]
 fn links_are_followed_but_not_in_circles() {
     use std::os::unix::fs::symlink;
-    let folder = pictures(&["a/b.png"]);
+    let folder = small_images(&["a/b.png"]);
     symlink(folder.path(), folder.path().join("a/circle")).expect("a link");
     symlink(folder.path().join("a/b.png"), folder.path().join("c.png")).expect("a link");
     assert_eq!(first(&folder.path().join("**/*.png")).len(), 2);
@@ -128,7 +128,7 @@ fn links_are_followed_but_not_in_circles() {
 
 #[test]
 fn missing_images_are_reported() {
-    let folder = pictures(&["d/e.png"]);
+    let folder = small_images(&["d/e.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let error = |name: &str| {
         let path = folder.path().join(name);
@@ -155,8 +155,8 @@ fn missing_images_are_reported() {
 
 #[test]
 fn pixels_are_scaled_shifted_and_laid_out_by_the_options() {
-    let folder = pictures(&["a.png"]);
-    let picture = picture(0);
+    let folder = small_images(&["a.png"]);
+    let image = small_image(0);
     let options = ImageFolder {
         mean: vec![0.485, 0.456, 0.406],
         std: vec![0.229, 0.224, 0.225],
@@ -167,7 +167,7 @@ fn pixels_are_scaled_shifted_and_laid_out_by_the_options() {
             let options = ImageFolder { channel_order: order, ..options.clone() };
             let found = values(&options, &input(DataType::Float, &shape)).expect("an image");
             let found = floats(&found[0]);
-            for (x, y, Rgb(pixel)) in picture.enumerate_pixels() {
+            for (x, y, Rgb(pixel)) in image.enumerate_pixels() {
                 for channel in 0..3 {
                     let source = if order == ChannelOrder::Rgb { channel } else { 2 - channel };
                     let (x, y) = (x as usize, y as usize);
@@ -197,10 +197,10 @@ fn pixels_from_0_to_1_are_the_quotients_by_255() {
 
 #[test]
 fn integers_get_the_pixels_and_other_types_are_converted() {
-    let folder = pictures(&["a.png"]);
+    let folder = small_images(&["a.png"]);
     let options = ImageFolder::new(folder.path());
     let shape = [1, 2, 4, 3];
-    let bytes = picture(0).into_raw();
+    let bytes = small_image(0).into_raw();
     let found = values(&options, &input(DataType::UInt8, &shape)).expect("an image");
     assert_eq!((found[0].dtype, &found[0].data[..]), (DataType::UInt8, &bytes[..]));
     let found = values(&options, &input(DataType::Int32, &shape)).expect("an image");
@@ -247,7 +247,7 @@ fn every_kind_of_pixel_becomes_grey_or_three_colours() {
 
 #[test]
 fn a_sample_has_as_many_images_as_the_batch_size() {
-    let folder = pictures(&["a.png", "b.png", "c.png", "d.png", "e.png"]);
+    let folder = small_images(&["a.png", "b.png", "c.png", "d.png", "e.png"]);
     let pairs = input(DataType::Float, &[2, 3, 2, 4]);
     let error = values(&raw(folder.path()), &pairs).expect_err("one is left over").to_string();
     assert!(error.contains("takes 2 images at a time, there are 5: 1 are left over"), "{error}");
@@ -264,7 +264,7 @@ fn a_sample_has_as_many_images_as_the_batch_size() {
 
 #[test]
 fn a_model_with_two_inputs_does_not_accept_images() {
-    let folder = pictures(&["a.png"]);
+    let folder = small_images(&["a.png"]);
     let x = input(DataType::Float, &[1, 3, 2, 4]);
     let inputs = [x.clone(), InputSpec { name: "y".into(), ..x }];
     let error = samples::open(folder.path(), &inputs, None).err().expect("two inputs").to_string();
@@ -273,13 +273,13 @@ fn a_model_with_two_inputs_does_not_accept_images() {
 
 #[test]
 fn a_broken_image_is_named_when_it_is_reached() {
-    let folder = pictures(&["a.png", "b.png"]);
+    let folder = small_images(&["a.png", "b.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let path = folder.path().join("b.png");
     let good = fs::read(&path).expect("read");
     let mut jpeg = std::io::Cursor::new(Vec::new());
-    let photo = photo();
-    photo.write_to(&mut jpeg, ImageFormat::Jpeg).expect("written");
+    let image = larger_image();
+    image.write_to(&mut jpeg, ImageFormat::Jpeg).expect("written");
     let jpeg = jpeg.into_inner();
     let mut flipped = good.clone();
     let at = flipped.len() - 20; // within the pixels
@@ -315,7 +315,7 @@ fn a_broken_image_is_named_when_it_is_reached() {
 
 #[test]
 fn an_image_with_a_huge_size_is_refused_before_allocation() {
-    let folder = pictures(&["a.png"]);
+    let folder = small_images(&["a.png"]);
     let float = input(DataType::Float, &[1, 3, 2, 4]);
     let path = folder.path().join("a.png");
     let png = fs::read(&path).expect("read");
@@ -328,7 +328,7 @@ fn an_image_with_a_huge_size_is_refused_before_allocation() {
     assert!(error.contains("60000 × 60000 pixels are too many"), "{error}");
 
     let mut jpeg = std::io::Cursor::new(Vec::new());
-    DynamicImage::from(picture(0)).write_to(&mut jpeg, ImageFormat::Jpeg).expect("written");
+    DynamicImage::from(small_image(0)).write_to(&mut jpeg, ImageFormat::Jpeg).expect("written");
     let mut jpeg = jpeg.into_inner();
     let frame = jpeg.windows(2).position(|pair| pair == [0xFF, 0xC0]).expect("a frame header");
     jpeg[frame + 5..frame + 9].fill(0xFF); // 65535 × 65535
@@ -350,7 +350,7 @@ fn crc32(bytes: &[u8]) -> u32 {
 fn damaged_images_are_errors_and_never_panics() {
     let folder = tempfile::tempdir().expect("a directory");
     let path = folder.path().join("a.png");
-    let photo = photo();
+    let image = larger_image();
     let float = input(DataType::Float, &[1, 3, 8, 8]);
     let mut random = 1_u64;
     let mut next = |below: usize| {
@@ -359,7 +359,7 @@ fn damaged_images_are_errors_and_never_panics() {
     };
     for format in [ImageFormat::Png, ImageFormat::Jpeg] {
         let mut bytes = std::io::Cursor::new(Vec::new());
-        photo.write_to(&mut bytes, format).expect("written");
+        image.write_to(&mut bytes, format).expect("written");
         let bytes = bytes.into_inner();
         for _ in 0..300 {
             let mut damaged = bytes.clone();

@@ -39,7 +39,7 @@ def garbage_text() -> bytes:
 
 @attack("ModelFormatError", MALFORMED)
 def png_header() -> bytes:
-    """The beginning of a picture."""
+    """The header of a PNG file."""
     return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\0\0\0\0"
 
 
@@ -96,7 +96,7 @@ def wrong_wire_type() -> bytes:
 @attack("ModelFormatError", MALFORMED)
 def field_number_zero() -> bytes:
     """A field with the number 0, which protobuf reserves."""
-    return encoded(honest()) + wire.message(0, "nobody")
+    return encoded(honest()) + wire.message(0, "reserved")
 
 
 @attack("ModelFormatError", "UTF-8")
@@ -111,7 +111,7 @@ def name_not_utf8() -> bytes:
 
 @attack("ModelFormatError", "nested")
 def deep_nesting() -> bytes:
-    """If in If in If, 5000 levels: whoever recurses without a limit runs out of stack."""
+    """If in If in If, 5000 levels: a recursive reader without a limit overflows the stack."""
     graph = b""
     for _ in range(5000):
         graph = wire.message(GRAPH_NODE, wire.message(4, "If"), _branch("then_branch", graph))
@@ -143,7 +143,7 @@ def deep_nesting_types() -> bytes:
 
 @attack("ModelFormatError", MALFORMED)
 def deep_nesting_groups() -> bytes:
-    """50 000 groups opened inside each other, in a field that nobody knows."""
+    """50 000 groups opened inside each other, in an unknown field."""
     return encoded(honest()) + wire.tag(1000, wire.GROUP) * 50_000
 
 

@@ -28,19 +28,19 @@ def self_loop() -> bytes:
     return encoded(model)
 
 
-@attack("ModelError", "`nobody`")
+@attack("ModelError", "`missing`")
 def unknown_input() -> bytes:
-    """A node reads a value that nobody makes."""
+    """A node reads a value that no node produces."""
     model = honest()
-    model.graph.node[1].input[0] = "nobody"
+    model.graph.node[1].input[0] = "missing"
     return encoded(model)
 
 
-@attack("ModelError", "`nobody`")
+@attack("ModelError", "`missing`")
 def unknown_output() -> bytes:
-    """The model promises a value that nobody makes."""
+    """An output of the model is a value that no node produces."""
     model = honest()
-    model.graph.output[0].name = "nobody"
+    model.graph.output[0].name = "missing"
     return encoded(model)
 
 
@@ -150,7 +150,7 @@ def opset_zero() -> bytes:
 
 @attack("UnsupportedModelError", "99999")
 def opset_from_the_future() -> bytes:
-    """An operator set that does not exist yet: nobody knows what its operators mean."""
+    """An operator set that does not exist yet: the meaning of its operators is unknown."""
     return _of_opset(99999)
 
 

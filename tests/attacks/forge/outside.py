@@ -74,7 +74,7 @@ def external_offset_not_a_number() -> bytes:
 
 @attack("ExternalDataError", "`w`")
 def external_no_location() -> bytes:
-    """External, but nobody says where."""
+    """External data without a location."""
     return _external(length=768)
 
 

@@ -13,7 +13,7 @@ Builder = Callable[[], bytes]
 
 @dataclass(frozen=True)
 class Attack:
-    """One hostile (or merely odd) file, and what has to come of it."""
+    """One hostile or unusual file, and its expected result."""
 
     name: str
     note: str
@@ -47,9 +47,9 @@ def attack(
 
     error     the exception class that must be raised, `ModelError` for any of its kinds; None
               when the file has to work
-    contains  every one of these stands in the message
-    opens     the model can be looked at; it is quantizing that fails
-    may_work  carrying the oddity through untouched is as good as the error; a crash is not
+    contains  the message contains all of these
+    opens     the model can be inspected; only quantizing fails
+    may_work  leaving the unusual part unchanged is accepted in place of the error; a crash is not
     make      what the test sets up beside the file: `write` maps a path to a number of zero
               bytes, `symlink` a path to what it points at
     """

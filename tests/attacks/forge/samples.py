@@ -26,7 +26,7 @@ def _images(count: int = 20) -> np.ndarray:
 
 
 def _headed(shape: str, data: bytes, descr: str = "<f4") -> bytes:
-    """A file of version 1.0 whose header says what it is told to say."""
+    """A file of version 1.0 with the given shape and dtype in its header, true or not."""
     header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}"
     padded = header.ljust(117) + "\n"
     return MAGIC + b"\x01\x00" + struct.pack("<H", len(padded)) + padded.encode() + data
@@ -43,7 +43,7 @@ def npy_int64() -> bytes:
 
 @attack(None)
 def npy_uint8() -> bytes:
-    """Pixels as bytes, to be converted (not scaled: nobody said so)."""
+    """Pixels as bytes, to be converted (not scaled: no option asks for it)."""
     return _npy((_images() * 16).astype(np.uint8))
 
 

@@ -1,4 +1,4 @@
-"""The rows, a file for each kind of oddity."""
+"""The rows, a file for each kind of edge case."""
 
 from . import (  # noqa: F401
     convolutions,

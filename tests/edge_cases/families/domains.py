@@ -20,7 +20,7 @@ def sparkle_is_relu(model: ModelProto) -> None:
 UNKNOWN = Refused("CalibrationError", "Sparkle")
 
 
-@row(2, mend=sparkle_is_relu, static=UNKNOWN)
+@row(2, workaround=sparkle_is_relu, static=UNKNOWN)
 def domain_unknown(d: Beast) -> None:
     """An operator of an unknown domain between convolutions: no engine can run it."""
     d.opsets["acme.ops"] = 3

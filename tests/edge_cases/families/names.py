@@ -51,7 +51,7 @@ def taken_in_a_body(d: Beast) -> None:
     d.output(d.node("If", [yes], then_branch=then.graph(), else_branch=other.graph()))
 
 
-@row(2, mend=number_nodes)
+@row(2, workaround=number_nodes)
 def same_node_names(d: Beast) -> None:
     """Every node is called `same`."""
     h = d.relu(d.conv(d.input("x", IMAGE), 8, 16))

@@ -395,7 +395,7 @@ def as_opset_26(model: ModelProto) -> None:
     model.opset_import[0].version, model.ir_version = 26, 13
 
 
-@row(2, opset=28, mend=as_opset_26)
+@row(2, opset=28, workaround=as_opset_26)
 def opset28_mlp(d: Beast) -> None:
     """The newest opset there is, which ONNX Runtime 1.32 does not open."""
     h = d.relu(d.gemm(d.input("x", ["batch", 64]), 64, 64))

@@ -192,7 +192,7 @@ def sparse_weight(d: Beast) -> None:
 def unused_initializer(d: Beast) -> None:
     """A large initializer that is not used is kept."""
     h = d.relu(d.matmul(d.input("x", ROWS), 64, 64))
-    d.const("nobody", np.arange(100, dtype=np.int64))
+    d.const("unused", np.arange(100, dtype=np.int64))
     d.output(d.matmul(h, 64, 32))
 
 
@@ -262,7 +262,7 @@ def as_single(model: ModelProto) -> None:
                 attribute.i = TensorProto.FLOAT
 
 
-@row(2, mend=as_single)
+@row(2, workaround=as_single)
 def bfloat16_inside(d: Beast) -> None:
     """bfloat16 between two casts: inputs and outputs are float32."""
     x = d.node("Cast", [d.input("x", ROWS)], to=TensorProto.BFLOAT16)

@@ -1,6 +1,7 @@
-"""Models with one thing in them that a pass is for, or that no pass may touch.
+"""Models with one property that a pass handles, or that no pass may change.
 
-`DONE` has the name of the pass, the model, and how many nodes are left; `KEPT` what has to stay.
+`DONE` has the name of the pass, the model, and how many nodes are left. `KEPT` has the
+models that must not change.
 """
 
 from odd import Odd

@@ -1,4 +1,4 @@
-"""What is the same in every run, and what only looks like it."""
+"""Values that are constant at inference time, and values that only seem to be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What scales and shifts channels, after a product and before it."""
+"""Nodes that scale and shift channels, after a product and before it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def after(op_type: str, inputs: str, constant: Array, **rest: Any) -> Odd:
 
 
 def before(op_type: str, reads: str, constant: Array, product: onnx.NodeProto, **rest: Any) -> Odd:
-    """A constant, and a product of what is made with it."""
+    """A constant, and a product of the value that is computed with it."""
     constants = {"k": constant} | rest.pop("constants", {"w": normal(4, 3, 3, 3)})
     nodes = [node(op_type, reads, "a"), product, *rest.pop("more", [relu("c")])]
     return Odd(nodes, constants, rounds=True, **rest)

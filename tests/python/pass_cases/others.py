@@ -1,4 +1,4 @@
-"""What the other passes are for."""
+"""Cases of the other passes."""
 
 from __future__ import annotations
 
@@ -106,8 +106,8 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         3,
     ),
-    "a_node_that_nobody_reads": ("dead", Odd([relu("x"), node("Exp", "x", "a")]), 1),
-    "a_constant_that_nobody_reads": ("dead", Odd([relu("x")], {"w": normal(8)}), 1),
+    "a_node_without_consumers": ("dead", Odd([relu("x"), node("Exp", "x", "a")]), 1),
+    "a_constant_without_consumers": ("dead", Odd([relu("x")], {"w": normal(8)}), 1),
 }
 
 KEPT: dict[str, Odd] = {

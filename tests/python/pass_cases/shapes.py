@@ -1,4 +1,4 @@
-"""Shapes that a model computes of others."""
+"""Shapes that a model computes from other shapes."""
 
 from __future__ import annotations
 

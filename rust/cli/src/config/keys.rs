@@ -15,27 +15,27 @@ use crate::images::ImageArguments;
 /// The fraction of the accuracy that has to be kept: 0.99 is `max_accuracy_drop: 0.01`.
 const ACCURACY_THRESHOLD: &str = "accuracy_threshold";
 
-/// Keys of files that are no option.
+/// Keys of files that are not options.
 pub(super) const OWN_KEYS: &[&str] =
     &["mode", "calibration", "save_statistics", ACCURACY_THRESHOLD];
 
-/// Keys that stand for a flag with a value, for each value that they may have.
+/// Keys whose values stand for a flag with a value.
 const WORDS: &[(&str, &str, &str, &str)] = &[("mode", "dynamic", "output_format", "dynamic")];
 
-/// What `mode` is for models that are calibrated, which follows from `data`: no flag says it.
+/// The value of `mode` for models that are calibrated. It has no flag, because it follows from
+/// `data`.
 const STATIC: &str = "static";
 
-/// What `mode` is for models whose weights are quantized alone, though they have `data`: no flag
-/// says it.
+/// The value of `mode` for models with `data` whose weights alone are quantized. It has no flag.
 pub(crate) const WEIGHTS: &str = "weights";
 
-/// What such an option is known by: there is a flag of the name `weights`.
+/// The id of such an option: `weights` is the name of a flag.
 const ALONE: &str = "mode: weights";
 
-/// Flags that a file has no use for.
+/// Flags that a file cannot set.
 const TYPED_ONLY: &[&str] = &["model", "output", "dry_run", "compare_methods", "save_recipe"];
 
-/// A part of a file, and the keys that it has beside options.
+/// A part of a file, which has other keys besides options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
     Whole,
@@ -55,7 +55,7 @@ impl Section {
     }
 }
 
-/// What the help says of files.
+/// The help about files.
 pub(crate) fn help() -> String {
     let aliases = |row: &'static OptionRow| {
         row.aliases.iter().map(|alias| format!("{alias} is {}", row.name))
@@ -90,7 +90,7 @@ max_accuracy_drop: 0.01. `quantize-rs config --schema` prints the JSON Schema of
     )
 }
 
-/// The arguments of a command, but for those of all commands.
+/// The arguments of a command, without the global ones.
 pub(crate) fn arguments(command: &str) -> Vec<Arg> {
     let whole = Arguments::command();
     let found = whole.find_subcommand(command);
@@ -115,10 +115,10 @@ pub(super) struct Choice {
 
 pub(super) type Options = Vec<Choice>;
 
-/// What is left of a section without its options.
+/// The keys of a section that are not options.
 type Rest = Vec<(At<String>, At<Node>)>;
 
-/// The keys that there are.
+/// The known keys.
 pub(super) struct Keys {
     folder: PathBuf,
     quantize: Vec<Arg>,
@@ -146,7 +146,7 @@ impl Keys {
         self.quantize.iter().chain(&self.calibrate).find(|arg| arg.get_id() == id)
     }
 
-    /// The options of a section, and what else is in it.
+    /// The options of a section, and its other keys.
     pub(super) fn section(
         &self,
         node: &At<Node>,
@@ -175,7 +175,7 @@ impl Keys {
                 _ => options.extend(self.choice(key, value, section)?),
             }
         }
-        // `save_statistics: false` leaves the path that stands beside it without effect.
+        // With `save_statistics: false`, the path of the statistics has no effect.
         if let Some(at) = options.iter().position(|option| option.id == "save_statistics") {
             let saved = options.remove(at);
             let on = matches!(saved.value.value, Node::Bool(true));
@@ -262,7 +262,7 @@ impl Keys {
         }
     }
 
-    /// Why an option serves no model of a file.
+    /// Why an option applies to no model of a file.
     pub(super) fn misplaced(&self, option: &Choice, general: &Options) -> String {
         let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str());
         let key = &option.key;
@@ -286,7 +286,7 @@ impl Keys {
         }
     }
 
-    /// A path, from the folder of the file.
+    /// A path, relative to the folder of the file.
     pub(super) fn path(&self, value: &At<Node>) -> Result<PathBuf, Wrong> {
         match &value.value {
             Node::Text(text) if !text.is_empty() => Ok(self.folder.join(text)),
@@ -294,8 +294,8 @@ impl Keys {
         }
     }
 
-    /// What would be typed for a model: its own options, and of the general ones those that it does
-    /// not have and that are for what is done with it.
+    /// The equivalent command line for a model: its own options, and the general options that apply
+    /// to its command and that it does not set itself.
     pub(super) fn typed(
         &self,
         general: &Options,
@@ -343,13 +343,13 @@ impl Keys {
             |option: &Choice| matches!(option.id.as_str(), "calibration_data" | "validation_data");
         let runs = own.iter().chain(general).any(sampled);
         for (option, used) in general.iter().zip(used) {
-            // A mode of its own takes precedence over that for all.
+            // The mode of a model takes precedence over the general one.
             if is_mode(option) || option.key == "mode" && own_mode.is_some() {
                 *used = true;
                 continue;
             }
             let Some(arg) = find(&option.id) else { continue };
-            // What says how samples are run is for models that some are run for.
+            // Options about running samples apply only to models that run on samples.
             if !runs && self.running.contains(arg.get_id()) {
                 continue;
             }
@@ -417,13 +417,13 @@ impl Keys {
     }
 }
 
-/// Whether it says what is done with a model, and no flag.
+/// Whether an option is a value of `mode` without a flag.
 fn is_mode(option: &Choice) -> bool {
     matches!(&*option.id, STATIC | ALONE)
 }
 
-/// Layers fall back by what sensitivity finds: two names of one thing, of which both may stand
-/// there where they say the same.
+/// `auto_fallback` and `sensitivity_analysis` are two names of one option. Both may be given if
+/// they have the same value.
 fn fallen_back_once(options: &mut Options) -> Result<(), Wrong> {
     let is_one = |option: &Choice| matches!(&*option.key, "auto_fallback" | "sensitivity_analysis");
     let mut both = options.iter().filter(|option| is_one(option));
@@ -443,7 +443,7 @@ fn fallen_back_once(options: &mut Options) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// The fraction of accuracy that may be lost, from the fraction that has to be kept.
+/// The fraction of accuracy that may be lost, computed from the fraction that has to be kept.
 fn fraction_lost(value: &At<Node>) -> Result<At<Node>, Wrong> {
     let kept = match &value.value {
         Node::Number(text) => text.parse::<f64>().ok().filter(|kept| (0.0..=1.0).contains(kept)),
@@ -453,12 +453,12 @@ fn fraction_lost(value: &At<Node>) -> Result<At<Node>, Wrong> {
         let what = format!("`{ACCURACY_THRESHOLD}`: expected a fraction from 0 to 1");
         return Err(Wrong::at(value.line, what));
     };
-    // What the binary fraction is off by is not meant: 0.99 leaves 0.01.
+    // Rounded, because binary fractions are inexact: 0.99 leaves 0.01.
     let lost = ((1.0 - kept) * 1e8).round() / 1e8;
     Ok(At { value: Node::Number(lost.to_string()), line: value.line })
 }
 
-/// Whether one option takes the place of another that holds for all.
+/// Whether an option of a model replaces a general option of another name.
 fn excludes(own: &str, general: &str) -> bool {
     const PAIRS: [(&str, &str); 3] =
         [("bits", "weights"), ("calibration_data", "ranges"), ("no_optimize", "passes")];

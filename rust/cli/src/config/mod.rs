@@ -1,6 +1,6 @@
-//! `config`: what a file of YAML or TOML says. Its keys are the flags of `quantize` and
-//! `calibrate`, and mean what they mean: what it says is typed, so to speak, and read as if it had
-//! been.
+//! `config`: quantizes models as a file of YAML or TOML says. Its keys are the flags of `quantize`
+//! and `calibrate`, with the same meaning: each model of the file becomes a command line, which is
+//! parsed as if you had typed it.
 
 mod keys;
 mod node;
@@ -81,20 +81,20 @@ pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(
     jobs::run(&all, wanted.manner, console)
 }
 
-/// What a file asks for.
+/// The jobs of a file.
 struct Wanted {
     jobs: Vec<Job>,
     manner: Manner,
-    /// Folders that are made where there are none.
+    /// Folders that are created if they do not exist.
     folders: Vec<PathBuf>,
 }
 
-/// One model, as it would be typed.
+/// The command line for one model.
 struct Job {
     args: Vec<OsString>,
-    /// Whether its output has a name that follows from its options.
+    /// Whether the name of its output follows from its options.
     named: bool,
-    /// Where it stands, for what is wrong with it.
+    /// Its place in the file, for error messages.
     place: String,
 }
 
@@ -184,7 +184,7 @@ impl Wanted {
         Ok(())
     }
 
-    /// Takes out what says how jobs are done.
+    /// Removes the keys that say how jobs are run.
     fn manner(&mut self, rest: &mut Vec<(At<String>, At<Node>)>) -> Result<(), Wrong> {
         let mut wrong = None;
         rest.retain(|(key, value)| {
@@ -214,14 +214,14 @@ impl Wanted {
 }
 
 impl Job {
-    /// What it asks for, read as if it had been typed.
+    /// The parsed command line.
     fn work(&self) -> Result<Work, Failure> {
         let at = |what: &str| Failure::Misuse(format!("{}: {what}", self.place));
         let arguments = Arguments::command()
             .try_get_matches_from(&self.args)
             .and_then(|matches| Arguments::from_arg_matches(&matches))
             .map_err(|error| {
-                // What is wrong, and of what; how it would be typed follows after an empty line.
+                // The error; the usage follows after an empty line.
                 let said = error.to_string();
                 let said: Vec<&str> =
                     said.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
@@ -256,7 +256,7 @@ impl Job {
 struct Shown {
     input: String,
     output: String,
-    /// What would be typed.
+    /// The equivalent command line.
     command: Vec<String>,
     /// Values that would be quantized.
     quantized: usize,
@@ -278,7 +278,7 @@ fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), 
         let output = work.output().display().to_string();
         let mut command: Vec<String> =
             job.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
-        // The folder is typed, and the name follows.
+        // The command line has the folder; the name of the file follows from the options.
         if let Some(typed) = command.get_mut(4) {
             typed.clone_from(&output);
         }

@@ -1,4 +1,4 @@
-//! A file of YAML or TOML as values that know their lines.
+//! A file of YAML or TOML as values with line numbers.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ pub(crate) enum Language {
 }
 
 impl Language {
-    /// The language that the name of a file tells.
+    /// The language of a file, by its extension.
     pub(crate) fn of(path: &Path) -> Result<Language, String> {
         let extension =
             path.extension().map(|extension| extension.to_string_lossy().to_lowercase());
@@ -26,14 +26,14 @@ impl Language {
     }
 }
 
-/// Something, and the line where it stands.
+/// A value and its line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct At<T> {
     pub(super) value: T,
     pub(super) line: usize,
 }
 
-/// A value. Numbers are kept as they would be typed.
+/// A value. Numbers are kept as text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Node {
     Nothing,
@@ -63,7 +63,7 @@ impl Node {
     }
 }
 
-/// Something that is wrong with a file, and the line.
+/// An error in a file, and its line.
 #[derive(Debug, PartialEq)]
 pub(super) struct Wrong {
     pub(super) line: Option<usize>,
@@ -86,7 +86,7 @@ pub(super) fn read(text: &str, language: Language) -> Result<At<Node>, Wrong> {
     Ok(node)
 }
 
-/// Refuses keys that stand twice in one map.
+/// Rejects keys that occur twice in one map.
 fn once(node: &At<Node>) -> Result<(), Wrong> {
     match &node.value {
         Node::List(items) => items.iter().try_for_each(once),

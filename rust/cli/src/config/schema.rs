@@ -42,7 +42,7 @@ pub(super) fn schema() -> Value {
     schema
 }
 
-/// How the models are worked through.
+/// The keys that say how jobs are run.
 fn manner() -> Map<String, Value> {
     let flag = |about: &str| json!({ "type": "boolean", "description": about, "default": false });
     let jobs = json!({

@@ -1,4 +1,4 @@
-//! Files of YAML: one document of maps, lists and plain values. Anchors and tags have no use here.
+//! Files of YAML: one document of maps, lists and plain values. Anchors and tags are not supported.
 
 use granit_parser::{Event, Parser, ScalarStyle};
 
@@ -12,7 +12,7 @@ struct Open {
 
 enum Kind {
     List(Vec<At<Node>>),
-    /// The entries, and the key whose value is still to come.
+    /// The entries, and the key whose value has not been read yet.
     Map(Vec<(At<String>, At<Node>)>, Option<At<String>>),
 }
 
@@ -55,7 +55,8 @@ pub(super) fn read(text: &str) -> Result<At<Node>, Wrong> {
     Ok(root.unwrap_or(At { value: Node::Map(Vec::new()), line: 1 }))
 }
 
-/// Puts a value where it belongs: at the end of a list, beside its key, or as a key.
+/// Adds a value to the innermost open node: at the end of a list, as the value of a key, or as a
+/// key.
 fn put(node: At<Node>, open: &mut [Open], root: &mut Option<At<Node>>) -> Result<(), Wrong> {
     match open.last_mut().map(|open| &mut open.kind) {
         None => *root = Some(node),
@@ -78,7 +79,7 @@ fn name(node: At<Node>) -> Result<At<String>, Wrong> {
     }
 }
 
-/// What a scalar is in the core schema of YAML 1.2.
+/// The value of a scalar in the core schema of YAML 1.2.
 fn scalar(text: &str, style: ScalarStyle) -> Node {
     if style != ScalarStyle::Plain {
         return Node::Text(text.to_owned());

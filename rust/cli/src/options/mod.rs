@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_reaches_the_configuration() {
+    fn flags_reach_the_configuration() {
         let flags = [
             "-b4",
             "--per-channel",
@@ -231,10 +231,10 @@ mod tests {
             opset: Some(21),
             output_format: Format::MatMulNBits,
             accuracy_level: Some(4),
-            dynamic_lstm: false,
             smooth: false,
             bias_correction: false,
             overrides: vec![entry],
+            ..Config::default()
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);
         let dynamic = ["--output-format=dynamic", "--dynamic-lstm"];

@@ -104,7 +104,7 @@ fn what_would_overwrite_is_refused_before_anything_starts() {
     let clash = run(&["batch", &good, &other, "-o", &out]);
     assert_eq!((clash.code, clash.out.as_str()), (2, ""), "{clash:?}");
     assert!(clash.err.contains("would both become"), "{clash:?}");
-    // What a model becomes is the name of another.
+    // The output of one model has the name of another model.
     let taken = folder.path("gemm_plain_int8.onnx");
     fs::copy(DIGITS, &taken).expect("copied");
     let pattern = folder.path("*.onnx");

@@ -1,4 +1,4 @@
-//! `calibrate`: samples, methods, and what is said of them.
+//! `calibrate`: samples, methods, and their reports.
 
 use std::fs;
 
@@ -35,7 +35,7 @@ fn calibrate_measures_activations_and_shows_progress_when_asked() {
     assert_eq!(json.json()["samples"], 35);
     assert_eq!(fs::read(&out).expect("read"), fs::read(&again).expect("read"));
 
-    // Another method finds others in them, as it would have in the samples.
+    // Another method computes the same ranges from them as from the samples.
     let mse = folder.path("mse.onnx");
     let direct = run(&[&args[..5], &[&mse, "--limit", "35", "--method", "mse", "-q"]].concat());
     assert_eq!(direct.code, 0);
@@ -44,7 +44,7 @@ fn calibrate_measures_activations_and_shows_progress_when_asked() {
     assert_eq!(fs::read(&mse).expect("read"), fs::read(&again).expect("read"));
     fs::remove_file(&mse).expect("removed");
 
-    // And so does any number of threads.
+    // The number of threads does not matter.
     let one = ["--limit", "35", "--threads", "1", "--target", "x86"];
     let alone = run(&[&args[..5], &[&again], &one].concat());
     assert_eq!((alone.code, alone.err.as_str()), (0, ""));

@@ -1,4 +1,4 @@
-//! What tests of commands share: models, a folder to write to, and what a command answered.
+//! Shared by tests of commands: models, an output folder, and the result of a command.
 
 use std::fs;
 
@@ -11,7 +11,7 @@ pub(crate) const SAMPLES: &str =
 pub(crate) const FIXTURES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
 
-/// What a command answered.
+/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u8,

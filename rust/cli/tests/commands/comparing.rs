@@ -23,11 +23,12 @@ fn a_quantized_model_is_compared_with_the_original_and_checked_by_criteria() {
     assert_eq!(found["speed"]["original"]["runs"], 3);
     assert!(with(&["--no-latency"]).out.contains("SQNR dB"));
 
-    let bar = with(&["--no-latency", "--min-sqnr", "200"]);
-    assert_eq!(bar.code, 1);
+    let missed = with(&["--no-latency", "--min-sqnr", "200"]);
+    assert_eq!(missed.code, 1);
     assert!(
-        bar.err.contains("below the accuracy criterion: SQNR is") && bar.out.contains("SQNR dB"),
-        "{bar:?}"
+        missed.err.contains("below the accuracy criterion: SQNR is")
+            && missed.out.contains("SQNR dB"),
+        "{missed:?}"
     );
     assert_eq!(with(&["--no-latency", "--min-sqnr", "20"]).code, 0);
     assert_eq!(with(&["--no-latency", "--require-faster"]).code, 2);

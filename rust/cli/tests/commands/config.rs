@@ -1,4 +1,4 @@
-//! `config` and `--save-recipe`: runs that stand in files.
+//! `config` and `--save-recipe`: runs described by files.
 
 use std::fs;
 
@@ -143,7 +143,7 @@ fn a_dry_run_finds_what_would_stop_the_run() {
         assert_eq!(answer.code, 1, "{answer:?}");
         assert!(answer.err.contains("there is no directory"), "{answer:?}");
     }
-    // The folder of a batch is made.
+    // The output folder of a batch is created.
     let text = "batch:\n  input_dir: '*.onnx'\n  output_dir: none";
     let path = file(&folder, "c.yaml", text);
     assert_eq!(run(&["config", &path, "--dry-run"]).code, 0);

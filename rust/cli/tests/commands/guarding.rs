@@ -1,4 +1,5 @@
-//! Bars of `quantize` and `calibrate`: what is missed falls back, or nothing is written.
+//! Accuracy criteria of `quantize` and `calibrate`: if one is missed, layers are reverted to float,
+//! or nothing is written.
 
 use std::fs;
 
@@ -22,8 +23,8 @@ fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
         panic!("{plain}")
     };
     let measured = only["outputs"][0]["sqnr_db"].as_f64().expect("a number");
-    let bar = &*format!("{:.3}", measured + 1.0);
-    let json = with(&["--verify", SAMPLES, "--min-sqnr", bar, "--format", "json"]);
+    let least = &*format!("{:.3}", measured + 1.0);
+    let json = with(&["--verify", SAMPLES, "--min-sqnr", least, "--format", "json"]);
     assert_eq!((json.code, json.err.as_str()), (0, ""), "{json:?}");
     let float = names(&json);
     assert!(!float.is_empty() && json.json()["verified"]["held_out"] == true);
@@ -46,15 +47,15 @@ fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
         "tract",
         "--no-latency",
         "--min-sqnr",
-        bar,
+        least,
     ]);
     assert_eq!(compared.code, 0, "{compared:?}");
-    let text = with(&["--verify", SAMPLES, "--min-sqnr", bar]);
+    let text = with(&["--verify", SAMPLES, "--min-sqnr", least]);
     let said = format!("`{}` left float: SQNR", float[0]);
     assert!(text.out.contains("Verified:") && text.out.contains(&said), "{text:?}");
 
     fs::remove_file(&out).expect("removed");
-    let refused = with(&["--verify", SAMPLES, "--min-sqnr", bar, "--no-fall-back"]);
+    let refused = with(&["--verify", SAMPLES, "--min-sqnr", least, "--no-fall-back"]);
     assert_eq!(refused.code, 1);
     assert!(refused.err.contains("below the accuracy criterion: SQNR is"), "{refused:?}");
     assert_eq!(with(&["--verify", SAMPLES, "--min-sqnr", "190"]).code, 1);

@@ -17,7 +17,7 @@ fn a_size_is_met_by_the_model_that_is_written() {
     let validated = run(&["validate", DIGITS, &out]);
     assert_eq!(validated.code, 0, "{validated:?}");
 
-    // The built-in engine runs no types of 4 bits.
+    // The built-in engine does not support 4-bit types.
     let asked = ["mixed-precision", DIGITS, "-o", &out, "--bits", "8", "--target-size", "0.5"];
     let samples = ["--data", SAMPLES, "--limit", "8", "--engine", "tract"];
     let text = run(&[&asked[..], &samples].concat());

@@ -1,4 +1,4 @@
-//! `info`, `prune`, `convert`, `optimize`: what is done to models beside quantizing them.
+//! `info`, `prune`, `convert`, `optimize`: commands other than quantization.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! `--html`: the report as a page, beside what is printed.
+//! `--html`: the report as a page, in addition to the printed output.
 
 use std::fs;
 

@@ -21,7 +21,7 @@ fn help_and_version_are_results() {
     assert_eq!(quantize_rs_cli::run_with(none, &mut Vec::new(), &mut Vec::new()), 2);
 }
 
-/// A stream that takes nothing.
+/// A stream whose writes fail.
 struct Stuck(std::io::ErrorKind);
 
 impl std::io::Write for Stuck {
@@ -43,7 +43,7 @@ fn a_reader_who_stops_reading_is_no_failure_but_a_full_disk_is() {
         assert_eq!(quantize_rs_cli::run_with(args, &mut Stuck(kind), &mut err), code);
         assert_eq!(err.is_empty(), code == 0);
     }
-    // Progress and warnings cannot be written: the work is done all the same.
+    // Progress and warnings cannot be written, but the command succeeds.
     let folder = Folder::new();
     let out = folder.path("m.onnx");
     let args = ["quantize-rs", "calibrate", DIGITS, "--data", SAMPLES, "-v", "-o", &out];

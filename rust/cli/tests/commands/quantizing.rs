@@ -1,4 +1,4 @@
-//! `quantize` and `plan`: what is written, said, and left alone.
+//! `quantize` and `plan`: what is written, reported, and left unchanged.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Commands that cannot be done: a code, a reason, and nothing written.
+//! Commands that fail: an exit code, a reason, and nothing written.
 
 use std::fs;
 
@@ -124,7 +124,7 @@ fn flags_without_effect_are_refused() {
     }
 }
 
-/// Runs what cannot be done: the code, a reason, nothing printed as a result, and nothing written.
+/// Runs a command that fails: it has the exit code and a reason, and prints and writes nothing.
 fn refused(cases: Vec<(Vec<&str>, u8, &str)>) {
     let folder = Folder::new();
     let out = folder.path("m.onnx");

@@ -59,9 +59,9 @@ fn commands() -> Vec<Vec<String>> {
 fn the_reference_is_what_the_commands_say() {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/cli.md");
     let mut text = String::from(
-        "# The command line\n\nWritten by a test from what the commands say of themselves. \
-         Exit codes are 0 for done, 1 for a model or\ndata that was refused, 2 for a command that \
-         cannot be what was meant, 130 for Ctrl-C.\n",
+        "# The command line\n\nThe help of every command. A test writes this file. Exit codes: \
+         0 for success, 1 for a model or\ndata that was refused, 2 for a command line that is not \
+         valid, 130 for Ctrl-C.\n",
     );
     let help = |args: &[&str]| run(&[args, &["--help"]].concat()).out;
     let mut section = |name: &str, help: String| {

@@ -53,7 +53,7 @@ fn what_was_tampered_with_fails_and_is_named() {
     let json = run(&["validate", DIGITS, &wrong, "--format", "json"]);
     assert_eq!((json.code, &json.json()["passed"]), (1, &false.into()));
 
-    // One name: who reads it finds nothing.
+    // One name: its consumer finds no value.
     let mut changed = bytes.clone();
     changed[find(&name)] ^= 1;
     fs::write(&wrong, &changed).expect("written");
@@ -128,12 +128,12 @@ fn a_benchmark_times_both_models_and_says_on_what() {
     assert_eq!(speed["original"]["runs"], 3);
     let number = |of: &serde_json::Value| of.as_f64().expect("a number");
     let [before, after] = ["original", "quantized"].map(|model| number(&speed[model]["median_ms"]));
-    // JSON is read to the last bit but one.
+    // Numbers in JSON may differ in the last bit.
     let wrong = number(&speed["speedup"]) * after / before - 1.0;
     assert!(wrong.abs() < 4.0 * f64::EPSILON, "{real:?}");
     let slower = speed["speedup"].as_f64() < Some(1.0);
     assert_eq!(real.err.contains("is slower"), slower, "{real:?}");
-    // What is asked of the latency needs it.
+    // Options of the latency are refused without it.
     for flags in [&["--runs", "3"][..], &["--data", SAMPLES], &["--engine", "tract"]] {
         assert_eq!(run(&[&["benchmark", DIGITS, &out], flags].concat()).code, 2, "{flags:?}");
     }

@@ -61,7 +61,9 @@ const MIN_RUNS: usize = 5;
 /// #     ) -> Result<Box<dyn Session>, CalibrationError> { unreachable!() }
 /// #     fn timed(
 /// #         &self, _: &Model, _: &Sample, _: usize,
-/// #     ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> { Ok(Some(Box::new(Sleepy))) }
+/// #     ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
+/// #         Ok(Some(Box::new(Sleepy)))
+/// #     }
 /// # }
 /// # let engine = Engines;
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");

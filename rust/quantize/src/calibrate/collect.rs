@@ -51,7 +51,7 @@ pub(super) struct Collected {
     pub(super) held_back: usize,
     observed: Vec<ObservedValue>,
     seen: Vec<ObservedRange>,
-    /// What the samples held back showed.
+    /// The statistics of the samples held back.
     held_back_seen: Vec<ObservedRange>,
     /// The evaluation samples, those held back first.
     pub(super) kept: Vec<Sample>,
@@ -70,22 +70,22 @@ pub(super) fn collect(
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
-    judging: bool,
+    evaluating: bool,
 ) -> Result<Collected, CalibrationError> {
     let mut names: Vec<String> = observed.iter().map(|entry| entry.name.clone()).collect();
     // The position of each output among the observed values.
     let mut outputs: Vec<usize> = Vec::new();
-    for output in judging.then(|| float_outputs(model)).into_iter().flatten() {
+    for output in evaluating.then(|| float_outputs(model)).into_iter().flatten() {
         let known = names.iter().position(|name| *name == output);
         outputs.push(known.unwrap_or(names.len()));
         names.extend(known.is_none().then_some(output));
     }
     let kept = Mutex::new(RetainedSamples::default());
-    let judged = judging.then_some((&kept, &outputs[..]));
-    let observer = || Collector::new(&observed, judged);
+    let retained = evaluating.then_some((&kept, &outputs[..]));
+    let observer = || Collector::new(&observed, retained);
     let RunOutcome { observers, samples, engine, notes } =
         observe(model, &names, engine, samples, control, observer)?;
-    let mut all = Collector::new(&observed, judged);
+    let mut all = Collector::new(&observed, retained);
     for one in observers {
         all.merge(&one);
     }
@@ -166,7 +166,7 @@ struct Collector<'a> {
     /// Whether the current sample is held back.
     holding: bool,
     seen: Vec<ObservedRange>,
-    /// What the samples held back showed.
+    /// The statistics of the samples held back.
     held_back_seen: Vec<ObservedRange>,
     held_back_samples: usize,
 }

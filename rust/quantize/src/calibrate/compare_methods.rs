@@ -33,7 +33,7 @@ pub struct MethodComparison {
     pub held_back: usize,
     /// The number of evaluation samples: those held back, up to a limit, and others if they are
     /// few.
-    pub judged: usize,
+    pub evaluated: usize,
     /// The engine that ran them.
     pub engine: String,
     /// The ranges of each method, from all samples.
@@ -129,7 +129,7 @@ pub(super) fn compare(
         methods,
         samples: collected.samples,
         held_back: collected.held_back,
-        judged: collected.kept.len(),
+        evaluated: collected.kept.len(),
         engine: collected.engine().to_owned(),
         ranges: trials.into_iter().map(|trial| trial.ranges).collect(),
     })
@@ -159,14 +159,14 @@ fn best(clips: &[Clipping], scores: &[Option<Rc<Score>>]) -> usize {
     let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
     let full = clips.iter().position(|clips| *clips == Clipping::Nothing).unwrap_or(last);
     // One sample does not show the values of others.
-    let leads = both(last, full)
+    let last_is_better = both(last, full)
         .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
     let better = |best: usize, at: usize| {
         let significant =
             both(at, best).is_some_and(|(this, than)| this.is_significantly_better(than));
         if significant { at } else { best }
     };
-    (0..clips.len()).fold(if leads { last } else { full }, better)
+    (0..clips.len()).fold(if last_is_better { last } else { full }, better)
 }
 
 /// Whether a choice for each value replaces the method for all: if it is significantly better, or
@@ -336,7 +336,7 @@ impl fmt::Display for MethodComparison {
         writeln!(
             f,
             "{} samples, {} of them held back; evaluated on {} ({})",
-            self.samples, self.held_back, self.judged, self.engine
+            self.samples, self.held_back, self.evaluated, self.engine
         )
     }
 }

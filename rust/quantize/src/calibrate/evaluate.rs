@@ -78,8 +78,8 @@ impl Evaluator<'_, '_> {
         Ok(Score::of(samples))
     }
 
-    /// For each of these values, and for each of its candidate ranges: the error of the `MatMul` and
-    /// Gemm nodes that consume the value, relative to each row of their outputs.
+    /// For each of these values, and for each of its candidate ranges: the error of the `MatMul`
+    /// and Gemm nodes that consume the value, relative to each row of their outputs.
     pub(super) fn layer_errors(
         &mut self,
         candidates: &BTreeMap<String, Vec<Range>>,

@@ -38,7 +38,7 @@ impl Score {
         (!outputs.is_empty()).then_some(Score { outputs, chose })
     }
 
-    /// The score on the samples alone that no choice for a value was based on.
+    /// The score on the samples on which no choice for a value was based.
     fn of_others(&self) -> Score {
         let others = |output: &Vec<Energy>| {
             let samples = output.iter().zip(&self.chose).filter(|(_, chose)| !**chose);
@@ -71,8 +71,8 @@ impl Score {
             && differing.all(|(this, other)| is_significant(this, other))
     }
 
-    /// As [`Score::is_significantly_better`], and also on the samples alone that no choice for a
-    /// value was based on: on the others such a choice looks better than it is.
+    /// As [`Score::is_significantly_better`], and also on the samples on which no choice for a
+    /// value was based. On the other samples, such a choice looks better than it is.
     pub(super) fn chooses_significantly_better(&self, other: &Score) -> bool {
         self.is_significantly_better(other)
             && self.of_others().is_significantly_better(&other.of_others())
@@ -95,17 +95,17 @@ fn is_significant(this: &[Energy], other: &[Energy]) -> bool {
     if these.noise.is_infinite() || others.noise.is_infinite() {
         return these.noise.is_finite();
     }
-    let lead = |this: Energy, other: Energy| this.decibels() - other.decibels();
+    let gain = |this: Energy, other: Energy| this.decibels() - other.decibels();
     let pairs = || this.iter().zip(other);
     let with_signal = pairs().filter(|(this, _)| this.signal > 0.0);
-    let alone: Vec<f64> = with_signal.map(|(this, other)| lead(*this, *other)).collect();
+    let alone: Vec<f64> = with_signal.map(|(this, other)| gain(*this, *other)).collect();
     let without: Vec<f64> =
-        pairs().map(|(this, other)| lead(these.less(*this), others.less(*other))).collect();
-    let leading = alone.iter().filter(|lead| **lead > 0.0).count();
+        pairs().map(|(this, other)| gain(these.less(*this), others.less(*other))).collect();
+    let better = alone.iter().filter(|gain| **gain > 0.0).count();
     // This is false for fewer than two samples, whose error is NaN.
-    leading * 2 > alone.len()
+    better * 2 > alone.len()
         && mean(&alone) > error_of_mean(&alone)
-        && lead(these, others) > jackknife_error(&without) / 2.0
+        && gain(these, others) > jackknife_error(&without) / 2.0
 }
 
 #[allow(clippy::cast_precision_loss)] // as many as there are samples

@@ -1,8 +1,8 @@
 //! Checks of quantized models: the postconditions of a result, conformance to a target, and the
 //! comparison of two models.
 //!
-//! In: a plan and the model that was written for it, or two models. Out: nothing, or the problems.
-//! Imports: everything up to `rewrite`.
+//! Input: a plan and the model that was written for it, or two models. Output: the problems, if
+//! any. This module imports the modules up to `rewrite`.
 
 pub(crate) mod conformance;
 pub(crate) mod postconditions;

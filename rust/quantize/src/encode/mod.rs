@@ -1,6 +1,7 @@
-//! From floats to integers: every constant of the plan, and the scale of every activation.
+//! Quantizes the constants of a plan, and computes the scale of every activation.
 //!
-//! In: a graph, its plan and its ranges. Out: [`Encoded`]. Imports: the rooms up to `plan`.
+//! Input: a graph, its plan and its ranges. Output: [`Encoded`]. This module imports the modules up
+//! to `plan`.
 
 // This module rounds to narrower types on purpose.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
@@ -247,9 +248,9 @@ fn activations(
 /// The parameters of quantizing a weight.
 struct WeightSettings<'a> {
     method: WeightMethod,
-    /// The elements whose sums are kept.
+    /// The groups of elements whose sums rounding preserves.
     summed: Option<SumGroups>,
-    /// The least that the scale of each channel may be.
+    /// The minimum scale of each channel.
     floors: &'a [f32],
     /// The type of the scales.
     scales: DataType,
@@ -449,9 +450,9 @@ fn floats(graph: &Graph<'_>, value: usize) -> Result<Vec<f32>, QuantizeError> {
 }
 
 fn invalid(tensor: &str, what: impl std::fmt::Display) -> QuantizeError {
-    let mend = "fix the weight, or keep it float with exclude";
+    let advice = "fix the weight, or keep it float with exclude";
     QuantizeError::new(QuantizeErrorKind::InvalidTensor {
         tensor: tensor.to_owned(),
-        what: format!("{what}; {mend}"),
+        what: format!("{what}; {advice}"),
     })
 }

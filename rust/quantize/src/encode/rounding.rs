@@ -1,4 +1,4 @@
-//! Which elements of a weight keep their sum when they are rounded.
+//! The groups of elements of a weight whose sums rounding preserves.
 
 use quantize_rs_math::{Granularity, Layout, QSpec, SumGroups};
 
@@ -9,7 +9,7 @@ use crate::graph::{Graph, ValueId};
 use crate::options::Rounding;
 
 impl Rounding {
-    /// The elements of a weight whose sums are kept.
+    /// The groups of elements of a weight whose sums are preserved; `None` for rounding to nearest.
     pub(crate) fn summed(
         self,
         graph: &Graph<'_>,
@@ -24,11 +24,13 @@ impl Rounding {
     }
 }
 
-/// What nodes sum over, as they multiply by a constant: all elements that make a channel of what flows out, and of a
-/// convolution those of each kernel, which meet the same channel of what flows in. `shape` is that of which `spec` speaks.
+/// The groups of elements that nodes sum over when they multiply by a constant: all elements of an
+/// output channel, and for a convolution also the elements of each kernel, which all multiply the
+/// same input channel. `spec` refers to `shape`.
 ///
-/// Nothing where what it multiplies by has no side: numbers around 0 take the sum of the errors out of the result, and
-/// leave their squares, which then had better be small.
+/// `None` unless the activation is one-sided. If its values are spread around 0, the sum of the
+/// errors cancels out of the result. Only their squares matter, and rounding to nearest minimizes
+/// these.
 fn sums(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -37,18 +39,18 @@ fn sums(
 ) -> Option<SumGroups> {
     let mut all = constant.uses.iter().filter_map(|usage| match *usage {
         Use::Weight { node, channels, batched } => Some(Some((node, channels, batched))),
-        // What a body makes of it is not known.
+        // How a subgraph uses it is not known.
         Use::Inside { .. } => Some(None),
         _ => None,
     });
     let (index, channels, batched) = all.next()??;
     let node = graph.nodes[index];
-    // Who only takes rows of it adds up nothing, and those who share it must want the same.
+    // A `Gather` sums nothing, and all nodes that share the constant must sum over the same groups.
     let agrees = |usage: Option<(usize, Option<Along>, bool)>| {
         usage.is_some_and(|(other, along, _)| {
             graph.nodes[other].op_type == node.op_type
                 && along == channels
-                && meets(graph, constant, other).is_some_and(|value| one_sided(graph, value))
+                && factor_of(graph, constant, other).is_some_and(|value| one_sided(graph, value))
         })
     };
     if node.op_type == "Gather" || !agrees(Some((index, channels, batched))) || !all.all(agrees) {
@@ -58,7 +60,7 @@ fn sums(
     let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
     let whole = |groups: Layout| SumGroups { groups, part: None };
     if let Granularity::Blocked { .. } = spec.granularity {
-        // Of matrices nothing is gained, where so few elements share a scale.
+        // For matrices nothing is gained: too few elements share a scale.
         return Layout::of(shape, spec.granularity).ok().filter(|_| convolves).map(whole);
     }
     let shape = &constant.shape[..];
@@ -68,13 +70,13 @@ fn sums(
     };
     let kernel: usize = shape.iter().skip(2).product();
     let groups = match (channels, shape) {
-        // Channels are those of each of several groups: a kernel has but one of them.
+        // Output channels are counted within each group: each kernel belongs to one channel.
         (_, [first, second, ..]) if convolves && uses::groups_outputs(node) => {
             let kernels = Layout::of(&[first * second, kernel], Granularity::PerAxis { axis: 0 });
             return kernels.ok().map(whole);
         }
         _ if uses::groups_outputs(node) => return None,
-        // A matrix each of several.
+        // A batch of matrices.
         (Some(Along::Axis(axis)), [.., depth, _])
             if batched && own && axis + 1 == shape.len() && scaled(axis) =>
         {
@@ -97,8 +99,8 @@ fn sums(
     Some(SumGroups { groups, part: (convolves && several).then_some(kernel) })
 }
 
-/// What a node multiplies a constant by; `None` for what it feeds back to itself.
-fn meets(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
+/// The value that a node multiplies by a constant; `None` for the state of a recurrent node.
+fn factor_of(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
     let recurrent = matches!(&*graph.nodes[node].op_type, "LSTM" | "GRU" | "RNN");
     if recurrent && !is_input(graph, constant, node, 1) {
         return None;

@@ -101,25 +101,25 @@ impl ModelInfo {
     }
 }
 
-/// What a model says of one of its inputs (or outputs).
+/// An input or output of a model, as it is declared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct InputSpec {
     /// Its name.
     pub name: String,
-    /// Its element type; `None` when the file does not say, or it is no tensor.
+    /// Its element type; `None` if it is not declared, or if the value is not a tensor.
     pub dtype: Option<DataType>,
-    /// Its shape, `None` for a length that varies; `None` altogether when the rank is unknown.
+    /// Its shape, with `None` for a dynamic dimension; `None` if the rank is unknown.
     pub shape: Option<Vec<Option<usize>>>,
 }
 
 impl InputSpec {
-    /// The inputs of a model that a caller has to give.
+    /// The inputs that a caller must provide.
     pub fn of(model: &Model) -> Vec<InputSpec> {
         inputs(model.graph())
     }
 }
 
-/// The inputs that a caller has to give: those that no initializer stands for.
+/// The inputs that a caller must provide: those without an initializer.
 pub(crate) fn inputs(graph: &GraphProto) -> Vec<InputSpec> {
     let constant: std::collections::HashSet<&str> =
         graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();

@@ -1,4 +1,4 @@
-//! The inputs and outputs of a model, which callers go by.
+//! The inputs and outputs of a model, which callers depend on.
 
 use quantize_rs_onnx::{Model, Raw, ValueInfoProto};
 
@@ -6,7 +6,7 @@ use super::InputSpec;
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 
-/// Checks that callers of the model find what they found.
+/// Checks that two models have the same inputs and outputs.
 pub(crate) fn same_interface(before: &Model, after: &Model) -> Result<(), QuantizeError> {
     let names = |infos: &[Raw<ValueInfoProto>]| {
         infos.iter().map(|info| info.name.clone()).collect::<Vec<_>>()

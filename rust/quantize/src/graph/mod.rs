@@ -1,7 +1,7 @@
-//! Who makes and who reads each value of the main graph, and which values are constant.
+//! The producer and the consumers of each value of the main graph, and which values are constant.
 //!
-//! In: a model. Out: a [`Graph`] that borrows it, and what follows from a graph alone: names,
-//! constants, uses, shapes. Imports: `util`, `error`.
+//! Input: a model. Output: a [`Graph`] that borrows it, and what follows from the graph alone:
+//! names, constants, uses, shapes. This module imports `util` and `error`.
 
 pub(crate) mod constants;
 pub(crate) mod elements;

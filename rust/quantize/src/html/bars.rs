@@ -1,11 +1,11 @@
-//! Bar charts in SVG. Labels are text beside the bars, so that they are readable at any width.
+//! Charts of bars in SVG. Labels are text beside the bars, so that they are readable at any width.
 
 use maud::{Markup, html};
 
 /// The maximum number of bars of a chart.
 pub(super) const BARS: usize = 40;
 
-/// A part of a bar: its start and end as fractions of the width of the chart, and its CSS class.
+/// A part of one bar: its start and end as fractions of the width of the chart, and its CSS class.
 pub(super) type Part = (f64, f64, &'static str);
 
 /// A chart with its title; `count` is the number of rows, of which the first are shown.
@@ -27,7 +27,7 @@ pub(super) fn chart(
     }
 }
 
-/// A bar for each number, with a length proportional to the number; infinity gets the longest bar.
+/// The bars of numbers: lengths are proportional to the numbers, and infinity gets the longest bar.
 pub(super) fn measured(numbers: &[f64], class: &'static str) -> Vec<Vec<Part>> {
     let longest = numbers.iter().copied().filter(|n| n.is_finite()).fold(0.0, f64::max);
     let length = |number: f64| match number {
@@ -41,7 +41,7 @@ pub(super) fn measured(numbers: &[f64], class: &'static str) -> Vec<Vec<Part>> {
 /// The minimum width of a part that is not empty, in percent of the chart.
 const THINNEST: f64 = 0.2;
 
-/// A label, a bar and its value.
+/// A row of the chart: a label, one bar and its value.
 pub(super) fn row(label: &Markup, parts: &[Part], value: &str) -> Markup {
     let percent = |part: f64| format!("{:.3}%", 100.0 * part);
     let length = |part: f64| percent(if part > 0.0 { part.max(THINNEST / 100.0) } else { 0.0 });
@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nan_has_no_bar_and_infinity_has_the_longest() {
+    fn bars_of_nan_are_empty_and_infinity_has_the_longest() {
         let numbers = [10.0, f64::INFINITY, f64::NAN, f64::NEG_INFINITY, -5.0, 40.0];
         let ends: Vec<f64> = measured(&numbers, "error").iter().map(|parts| parts[0].1).collect();
         assert_eq!(ends, [0.25, 1.0, 0.0, 0.0, 0.0, 1.0]);

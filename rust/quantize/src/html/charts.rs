@@ -1,6 +1,6 @@
 //! Charts of a report: sizes, weights, and the calibrated values of activations.
 
-// Lengths on a screen.
+// Lengths on a screen need no full precision.
 #![allow(clippy::cast_precision_loss)]
 
 use maud::{Markup, html};

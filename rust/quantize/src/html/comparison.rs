@@ -82,7 +82,7 @@ fn latencies(speed: &Speed) -> Markup {
     beside(&title, &medians, &texts)
 }
 
-/// A bar for the original and one for the quantized model.
+/// Bars for the original and the quantized model.
 fn beside(title: &str, numbers: &[f64; 2], texts: &[String; 2]) -> Markup {
     let [original, quantized] = [measured(numbers, "float"), measured(numbers, "integer")];
     html! {

@@ -1,6 +1,6 @@
 //! The Rust API of version 0.10: quantizing weights one at a time, and helpers for single layers.
 //!
-//! In and out: plain vectors. Imports: any room.
+//! Inputs and outputs are plain vectors. This module may import all others.
 
 pub(crate) mod layers;
 pub(crate) mod onnx_model;

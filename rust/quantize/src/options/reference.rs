@@ -26,11 +26,15 @@ pub fn reference() -> String {
 fn section(row: &OptionRow) -> String {
     let mut text = format!("\n### `{}`\n", row.name);
     for paragraph in row.paragraphs() {
-        let _ = write!(text, "\n{}\n", wrapped(&paragraph));
+        let _ = write!(text, "\n{}\n", wrapped(&paragraph, COLUMNS));
     }
     text.push('\n');
     let mut fact = |name: &str, what: String| {
-        let _ = writeln!(text, "- {name}: {what}");
+        // Code is not broken: a space in it would be lost.
+        let line = format!("- {name}: {what}");
+        let line =
+            if name == "Python" { line } else { wrapped(&line, COLUMNS - 2).replace('\n', "\n  ") };
+        let _ = writeln!(text, "{line}");
     };
     fact("Type", kind(&row.kind));
     fact("Default", default(row));
@@ -120,12 +124,15 @@ fn range(row: &OptionRow) -> Option<String> {
     }
 }
 
-/// Lines of up to 100 columns.
-fn wrapped(paragraph: &str) -> String {
+/// The longest line of the document.
+const COLUMNS: usize = 100;
+
+/// Lines of up to this many columns.
+fn wrapped(paragraph: &str, columns: usize) -> String {
     let mut lines: Vec<String> = vec![String::new()];
     for word in paragraph.split(' ') {
         let line = lines.last_mut().expect("a line");
-        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > 100 {
+        if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > columns {
             lines.push(word.to_owned());
         } else {
             if !line.is_empty() {

@@ -1,4 +1,4 @@
-//! Sums of integer products, which runtimes accumulate in int32 without a check for overflow.
+//! Overflow of sums of integer products, which runtimes accumulate in int32 without a check.
 
 use quantize_rs_math::{QSpec, QType};
 

@@ -1,5 +1,5 @@
-//! What the rules about activations share, how one activation is quantized, and warnings about
-//! activations.
+//! The context that the rules about activations share, how one activation is quantized, and
+//! warnings about activations.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -20,7 +20,7 @@ use crate::options::target::Profile;
 use crate::transform::WIDEN_FLOATS;
 use crate::{Config, Format, QuantizeError};
 
-/// Warns that ONNX Runtime has no kernels for floats of 8 bits on a CPU.
+/// Warns that ONNX Runtime has no CPU kernels for 8-bit floats.
 pub(super) fn warn_float8(context: &ActivationContext<'_, '_>, _: &Decisions) -> Outcome {
     let qtype = context.qtype;
     Outcome::warn(qtype.is_float().then(|| {
@@ -31,7 +31,7 @@ pub(super) fn warn_float8(context: &ActivationContext<'_, '_>, _: &Decisions) ->
     }))
 }
 
-/// Warns of entries of `activation_types` that no quantized value follows.
+/// Warns about entries of `activation_types` that apply to no quantized value.
 pub(super) fn warn_unused_types(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -42,7 +42,7 @@ pub(super) fn warn_unused_types(
     }))
 }
 
-/// Warns, where activations are requested, that none is quantized.
+/// Warns if quantized activations are requested and none is quantized.
 pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let (graph, config) = (context.graph, context.config);
     let is_observed = |plan: &ValuePlan| plan.source == Source::Observed;
@@ -74,11 +74,11 @@ pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisio
     Outcome::warn([format!("no activation is quantized: {why}")])
 }
 
-/// What rules about activations read besides the decisions.
+/// The context of the rules about activations, in addition to the decisions.
 pub(super) struct ActivationContext<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) config: &'a Config,
-    /// The type of activations for which no other is requested.
+    /// The default type of activations.
     pub(super) qtype: QType,
     pub(super) constants: HashMap<ValueId, &'a Constant<'m>>,
     pub(super) selection: &'a Selection,
@@ -89,9 +89,10 @@ pub(super) struct ActivationContext<'a, 'm> {
     pub(super) rules: Vec<Option<(&'static OpRule, IntegerSupport)>>,
     /// Nodes in topological order.
     pub(super) order: Vec<usize>,
-    /// Whether constants that are no weights can be quantized like activations; else why not.
+    /// Whether constants that are not weights can be quantized like activations, or the reason why
+    /// not.
     pub(super) fit: HashMap<ValueId, Result<(), &'static str>>,
-    /// Values that the model itself dequantizes, and values that are moved from these.
+    /// Values that the original model dequantizes, and values that are moved from these.
     pub(super) already: BTreeSet<ValueId>,
     /// Nodes that multiply by a constant, directly or behind reshapes and transposes, and one such
     /// constant.
@@ -101,7 +102,7 @@ pub(super) struct ActivationContext<'a, 'm> {
 }
 
 impl<'a, 'm> ActivationContext<'a, 'm> {
-    /// The context for a graph; `None` where only weights are quantized.
+    /// The context for a graph; `None` if only weights are quantized.
     pub(super) fn of(
         graph: &'a Graph<'m>,
         constants: &'a [Constant<'m>],
@@ -153,7 +154,7 @@ fn rules(
     (0..graph.nodes.len()).map(rule).collect()
 }
 
-/// Outputs of the `DequantizeLinear` nodes of the model itself, and values that are moved from
+/// Outputs of the `DequantizeLinear` nodes of the original model, and values that are moved from
 /// these.
 fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
     let mut already = BTreeSet::new();
@@ -190,7 +191,7 @@ impl ActivationContext<'_, '_> {
         float32::outputs(self.graph, node)
     }
 
-    /// The inputs of a node that hold activations, or constants in their place.
+    /// The inputs of a node at which it takes activations; some may be constants.
     pub(super) fn flowing(&self, node: usize) -> Vec<ValueId> {
         let Some((rule, _)) = self.rules[node] else { return Vec::new() };
         let inputs = 0..self.graph.nodes[node].input.len();
@@ -198,7 +199,8 @@ impl ActivationContext<'_, '_> {
         taken.filter_map(|input| self.graph.input(node, input)).collect()
     }
 
-    /// Whether a constant that is no weight can be quantized like an activation; else why not.
+    /// Whether a constant that is not a weight can be quantized like an activation, or the reason
+    /// why not.
     pub(super) fn may_quantize(&self, constant: ValueId) -> Result<(), &'static str> {
         let unknown = Err("a constant that it reads stays float");
         self.fit.get(&constant).copied().unwrap_or(unknown)
@@ -228,8 +230,8 @@ impl ActivationContext<'_, '_> {
         let Some(output) = self.graph.output(node, 0) else { return Outcome::default() };
         let because = QuantizeReason::OutputOf(self.label(node));
         let observe = |value| self.observe(value, because).and(Outcome::made_on_integers(value));
-        // With a zero point in the middle, runtimes fuse nothing: a function is fused where the
-        // grid cuts off the same values.
+        // With a zero point at the midpoint, runtimes do not fuse the function: they fuse it if the
+        // quantized range clips the same values.
         match self.function_after(output) {
             Some((function, after)) if !self.types.specs[after].symmetric => {
                 let fused = KeepReason::FusedInto { node: self.label(function) };
@@ -239,7 +241,7 @@ impl ActivationContext<'_, '_> {
         }
     }
 
-    /// Quantizes a value with numbers of its own.
+    /// Quantizes a value with its own scale.
     pub(super) fn observe(&self, value: ValueId, because: QuantizeReason) -> Outcome {
         let source = match self.graph.constant(value) {
             Some(_) => Source::Weights,
@@ -248,7 +250,7 @@ impl ActivationContext<'_, '_> {
         self.quantize(value, source, because)
     }
 
-    /// Quantizes a value, unless the model itself does.
+    /// Quantizes a value, unless the original model does so.
     pub(super) fn quantize(
         &self,
         value: ValueId,
@@ -280,7 +282,7 @@ impl ActivationContext<'_, '_> {
         else {
             return Outcome::default();
         };
-        // The value that was observed, however many nodes have passed it on.
+        // The observed value at the start of a chain of nodes that pass it on.
         let source = match source {
             Source::SameAs(source) => source.clone(),
             Source::Observed | Source::Fixed(_) => self.graph.values[input].name.to_owned(),
@@ -302,9 +304,9 @@ impl ActivationContext<'_, '_> {
         outputs.collect::<Outcome>().and(Outcome::on_integers(node))
     }
 
-    /// Records a node whose input and weight are integers, and its bias, where that becomes int32.
+    /// Records a node whose input and weight are integers, and its bias if it becomes int32.
     pub(super) fn record(&self, node: IntegerNode) -> Outcome {
-        // Training moves biases in float.
+        // Training updates biases in float.
         let bias = node.bias.filter(|_| self.config.output_format != Format::FakeQuant);
         Outcome::integer_node(IntegerNode { bias, ..node })
     }

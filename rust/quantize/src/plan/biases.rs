@@ -1,4 +1,4 @@
-//! What follows from the scales of a node's input and weight: int32 biases, and weights of 7 bits.
+//! Rules that depend on the scales of a node's input and weight: int32 biases, and 7-bit weights.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 
@@ -7,7 +7,8 @@ use super::decisions::{Decisions, Outcome};
 use super::{Consumers, Decision, IntegerNode, QuantizeReason, Source, ValuePlan};
 use crate::Format;
 
-/// Makes the bias of an integer node int32, in the scale of the products that it is added to.
+/// Quantizes the bias of an integer node to int32, with the scale of the products that it is added
+/// to.
 pub(super) fn decide(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -36,7 +37,7 @@ pub(super) fn decide(
     Outcome::revise(bias, Decision::Quantize(plan))
 }
 
-/// Takes one bit from int8 weights for targets on which sums of two products saturate at 16 bits.
+/// Reduces int8 weights by one bit for targets on which sums of two products saturate at 16 bits.
 pub(super) fn reduce_range(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     if !context.profile.reduced {
         return Outcome::default();

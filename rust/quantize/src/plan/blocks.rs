@@ -1,21 +1,22 @@
 //! The axis along which the blocks of a weight lie.
 //!
-//! Blocks lie along the axes that are summed over, which are all but that of the output channels,
-//! so that the elements of a block are added to one sum. Where these are a single axis, and long
-//! enough, blocks lie along it. Else the weight is stored as a matrix with these axes as one side,
-//! and reshaped after it is dequantized.
+//! Blocks lie along the axes that are summed over, which are all axes except that of the output
+//! channels, so that the elements of a block contribute to the same sum. If there is a single such
+//! axis and it is long enough, blocks lie along it. Otherwise, the weight is stored as a matrix
+//! with these axes as one side, and reshaped after it is dequantized.
 
 use quantize_rs_math::Granularity;
 
 use crate::graph::uses::Along;
 
-/// The granularity of a weight in blocks, and the matrix that it is stored as for that.
+/// The granularity of a weight in blocks, and the shape of the matrix that it is stored as, if any.
 ///
-/// A vector of a single block has one scale: ONNX Runtime does not accept a block for it.
+/// A vector of a single block has one scale, because ONNX Runtime does not accept a block size for
+/// it.
 ///
-/// Any axis is correct. Where consumers disagree about the axis of the channels, or a weight has
-/// none, blocks lie along the last axis. Where no axis is as long as a block, there is a scale per
-/// channel instead.
+/// Blocks along any axis give a correct model. If consumers disagree about the axis of the
+/// channels, or a weight has none, blocks lie along the last axis. If no axis is as long as a
+/// block, there is one scale per channel instead.
 pub(super) fn cut(
     shape: &[usize],
     channels: Option<Along>,

@@ -1,4 +1,4 @@
-//! Which nodes read a dequantized value.
+//! Decides which nodes read the dequantized value.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use crate::options::target::Placement;
 
 /// Decides for each quantized value which nodes read it dequantized.
 ///
-/// The output of an integer kernel has no other form. A value that is computed in float stays float
-/// for nodes that compute in float: that costs no time and no accuracy.
+/// The output of an integer kernel exists only in quantized form. A value that is computed in float
+/// stays float for nodes that compute in float, which costs neither time nor accuracy.
 pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let graph = context.graph;
     let nodes = &decisions.integer_nodes;
@@ -59,8 +59,8 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
 }
 
 impl ActivationContext<'_, '_> {
-    /// The consumers of a constant besides the `Gather` nodes that look up its rows; `None` where
-    /// no node does, or where rows cannot be dequantized one by one: ONNX Runtime would then
+    /// The consumers of a constant other than the `Gather` nodes that take its rows. `None` if no
+    /// node takes rows, or if rows cannot be dequantized one by one: ONNX Runtime would then
     /// dequantize the whole constant at every inference.
     pub(super) fn beside_look_ups(&self, id: ValueId, plan: &ValuePlan) -> Option<Vec<Consumer>> {
         let value = &self.graph.values[id];

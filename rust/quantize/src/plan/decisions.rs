@@ -1,4 +1,4 @@
-//! The decisions that the rules have made so far, and how the outcome of one more rule is added.
+//! The decisions of the rules so far, and how the outcome of one more rule is added.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,15 +7,15 @@ use super::placement::cpu::Flow;
 use super::{Decision, IntegerNode, KeepReason, ValuePlan};
 use crate::graph::ValueId;
 
-/// What all rules before this one have decided. Rules read it and never change it.
+/// The decisions of all previous rules. Rules read them and never change them.
 #[derive(Default)]
 pub(super) struct Decisions {
     pub(super) values: BTreeMap<ValueId, Decision>,
     /// Nodes that can compute on integers.
     integer_ops: Vec<IntegerOp>,
-    /// Nodes among `integer_ops` that compute in float all the same.
+    /// Nodes among `integer_ops` that a later rule left in float.
     float_ops: BTreeSet<usize>,
-    /// Where integers flow between the nodes that compute on them.
+    /// The values that are integers between the nodes that compute on integers.
     pub(super) flow: Flow,
     /// Nodes whose input, weight and bias are integers.
     pub(super) integer_nodes: Vec<IntegerNode>,
@@ -23,7 +23,7 @@ pub(super) struct Decisions {
     pub(super) on_integers: BTreeSet<usize>,
     /// Values that integer kernels produce, or that are moved from such a value.
     pub(super) made_on_integers: BTreeSet<ValueId>,
-    /// What the caller should know, in the order of the rules.
+    /// Warnings for the caller, in the order of the rules.
     pub(super) warnings: Vec<String>,
 }
 
@@ -33,17 +33,17 @@ impl Decisions {
         self.values.get(&value)
     }
 
-    /// How a value is quantized, if it is.
+    /// The plan of a value, if it is quantized.
     pub(super) fn quantized(&self, value: ValueId) -> Option<&ValuePlan> {
         as_quantized(self.get(value))
     }
 
-    /// All values that are quantized, with how.
+    /// All quantized values, each with its plan.
     pub(super) fn all_quantized(&self) -> impl Iterator<Item = (ValueId, &ValuePlan)> {
         self.values.iter().filter_map(|(id, decision)| Some((*id, as_quantized(Some(decision))?)))
     }
 
-    /// How a value is quantized once `outcome` is added, if it is.
+    /// The plan of a value after `outcome` is added, if it is quantized.
     pub(super) fn quantized_after<'a>(
         &'a self,
         outcome: &'a Outcome,
@@ -68,7 +68,7 @@ impl Decisions {
     /// These decisions and the outcome of one more rule.
     ///
     /// Proposals are taken one after the other; [`Precedence`] says which of them replace an
-    /// earlier decision. Everything else in an outcome adds to what there is.
+    /// earlier decision. Everything else in an outcome is added.
     pub(super) fn with(mut self, outcome: Outcome) -> Decisions {
         for Proposal { value, decision, precedence } in outcome.proposals {
             if precedence.replaces(self.get(value)) {
@@ -85,7 +85,8 @@ impl Decisions {
         self
     }
 
-    /// These decisions and the outcomes for each of `items`, each of which sees those before it.
+    /// These decisions and the outcome for each of `items`, each of which sees the outcomes before
+    /// it.
     pub(super) fn with_each<T>(
         self,
         items: impl IntoIterator<Item = T>,
@@ -108,7 +109,7 @@ fn as_quantized(decision: Option<&Decision>) -> Option<&ValuePlan> {
 /// Which earlier decisions a proposal replaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Precedence {
-    /// None: the first reason to keep a value in float stands.
+    /// None: the first reason to keep a value in float is kept.
     Fallback,
     /// A reason to keep the value in float: of two rules that quantize a value, the first decides.
     Quantize,
@@ -128,16 +129,16 @@ impl Precedence {
     }
 }
 
-/// A decision about one value, before it is known whether it stands.
+/// A proposed decision about one value.
 struct Proposal {
     value: ValueId,
     decision: Decision,
     precedence: Precedence,
 }
 
-/// What one rule adds to the decisions before it.
+/// What one rule adds to the previous decisions.
 ///
-/// A rule builds it from the parts below, joined with [`Outcome::and`] or `collect`.
+/// A rule builds an outcome from the constructors below, joined with [`Outcome::and`] or `collect`.
 #[derive(Default)]
 pub(super) struct Outcome {
     proposals: Vec<Proposal>,
@@ -161,7 +162,7 @@ impl Outcome {
         Outcome::proposal(value, Decision::Quantize(plan), Precedence::Quantize)
     }
 
-    /// The decision replaces the earlier one, whatever that is.
+    /// The decision replaces any earlier one.
     pub(super) fn revise(value: ValueId, decision: Decision) -> Outcome {
         Outcome::proposal(value, decision, Precedence::Revision)
     }
@@ -180,7 +181,7 @@ impl Outcome {
         Outcome { float_ops: vec![node], ..Outcome::default() }
     }
 
-    /// Where integers flow.
+    /// The values that are integers between integer ops.
     pub(super) fn flow(flow: Flow) -> Outcome {
         Outcome { flow: Some(flow), ..Outcome::default() }
     }
@@ -200,12 +201,12 @@ impl Outcome {
         Outcome { made_on_integers: vec![value], ..Outcome::default() }
     }
 
-    /// The caller should know this.
+    /// A warning for the caller.
     pub(super) fn warn(warnings: impl IntoIterator<Item = String>) -> Outcome {
         Outcome { warnings: warnings.into_iter().collect(), ..Outcome::default() }
     }
 
-    /// This outcome and then `other`.
+    /// This outcome, followed by `other`.
     pub(super) fn and(mut self, other: Outcome) -> Outcome {
         self.proposals.extend(other.proposals);
         self.integer_ops.extend(other.integer_ops);

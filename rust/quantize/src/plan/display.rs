@@ -1,4 +1,4 @@
-//! The plan as a table, and its reasons in words.
+//! Formats the plan as a table, and its reasons as text.
 
 use std::fmt;
 
@@ -54,7 +54,7 @@ fn cells(value: &Planned) -> [String; 4] {
     }
 }
 
-/// Type, symmetry and granularity in a few words: `int8 symmetric axis 0`.
+/// Type, symmetry and granularity as text: `int8 symmetric axis 0`.
 pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     let QSpec { qtype, symmetric, granularity, reduce_range: reduced, scales, .. } = *spec;
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };

@@ -1,5 +1,5 @@
-//! The last rules: a reason for every value that no other rule decided about, and warnings of
-//! what no rule looked into.
+//! The last rules: a reason for every value that no other rule decided about, and warnings about
+//! weights that no rule can quantize.
 
 use quantize_rs_onnx::DataType;
 
@@ -10,7 +10,7 @@ use crate::graph::ValueId;
 use crate::graph::uses;
 use crate::transform::weights_left;
 
-/// Gives the reason why each value that is left keeps its type.
+/// Gives the reason why each remaining value keeps its type.
 pub(super) fn keep_others(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let values = 0..context.graph.values.len();
     let others = values.filter(|value| decisions.get(*value).is_none());
@@ -33,8 +33,8 @@ fn reason(context: &Context<'_, '_>, id: ValueId) -> KeepReason {
     }
 }
 
-/// Warns of weights in subgraphs that were not lifted into the main graph, and of functions whose
-/// calls were not inlined.
+/// Warns about weights in subgraphs that were not moved into the main graph, and about functions
+/// whose calls were not inlined.
 pub(super) fn warn_not_searched(context: &Context<'_, '_>, _: &Decisions) -> Outcome {
     let graph = context.graph;
     let left = uses::inside(graph, &uses::Subgraphs::of(graph)).len();

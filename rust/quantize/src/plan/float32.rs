@@ -1,4 +1,5 @@
-//! Which values are float32, where the file does not say. A float32 scale goes with no other type.
+//! Finds the values that are float32 if the file does not declare their type. A float32 scale
+//! requires a float32 value.
 
 use quantize_rs_onnx::DataType;
 
@@ -48,8 +49,8 @@ const SAME_TYPE: &[&str] = &[
     "Trilu",
 ];
 
-/// Whether each value is known to be float32: the file says so, or an operator that requires one
-/// type reads it with a float32 value.
+/// Whether each value is known to be float32: the file declares it, or an operator that requires
+/// equal types reads it together with a float32 value.
 pub(crate) fn of(graph: &Graph<'_>, order: &[usize]) -> Vec<bool> {
     let said = |id: ValueId| graph.dtype(id).filter(|_| !is_sparse(graph, id));
     let mut float: Vec<bool> =

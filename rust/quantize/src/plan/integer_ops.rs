@@ -12,15 +12,15 @@ use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Producer, ValueId};
 use crate::options::target::{Bias, Placement};
 
-/// The largest number of products of two activations in a sum. Attention over more values gives
-/// most of them less than half a step of 8 bits, which rounds to 0.
+/// The maximum number of products of two activations in a sum. In attention over more values, most
+/// probabilities are less than half a step of 8 bits and are rounded to 0.
 const MAX_SUMMED_PRODUCTS: usize = 512;
 
-/// Why a `MatMul` computes in float whose weight other nodes read before it is reshaped or
-/// transposed, such as a table of embeddings.
+/// Why a `MatMul` computes in float if other nodes read its weight before it is reshaped or
+/// transposed, such as an embedding table.
 const REARRANGED: &str = "its weight is rearranged before it is read";
 
-/// Elements from which on a weight takes long to dequantize.
+/// The number of elements from which on dequantizing a weight takes noticeable time.
 const MIN_SLOW_ELEMENTS: usize = 1 << 18;
 
 /// A node that can multiply on integers, and what it needs for that.
@@ -28,9 +28,9 @@ pub(super) struct IntegerOp {
     pub(super) node: usize,
     /// Its inputs that are activations.
     pub(super) inputs: Vec<ValueId>,
-    /// The constant that it multiplies by; `None` when it multiplies two activations.
+    /// The constant that it multiplies by; `None` if it multiplies two activations.
     pub(super) weight: Option<ValueId>,
-    /// What it adds, when that becomes int32.
+    /// Its bias, if it becomes int32.
     pub(super) bias: Option<ValueId>,
     /// The node that produces its result: itself, or the `Add` after it that holds its bias.
     pub(super) last: usize,
@@ -38,7 +38,8 @@ pub(super) struct IntegerOp {
     pub(super) quantized_output: bool,
 }
 
-/// Finds the nodes that can multiply on integers. The input of one that cannot says why.
+/// Finds the nodes that can multiply on integers. For other nodes that multiply, the reason is
+/// recorded at their input.
 pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let of_node = |node: usize| match context.integer_op(decisions, node) {
         Ok(Some(op)) => Outcome::integer_op(op).and(context.keep_bias(decisions, node)),
@@ -55,8 +56,8 @@ pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -
 }
 
 impl ActivationContext<'_, '_> {
-    /// Warns of a large weight that is rearranged at every inference, since other nodes read it as
-    /// it is.
+    /// Warns about a large weight that is rearranged at every inference because other nodes read it
+    /// in its original order.
     fn slow(&self, decisions: &Decisions, node: usize) -> Option<String> {
         let constant = self.constants.get(self.weighted.get(&node)?)?;
         decisions.quantized(constant.anchor)?;
@@ -71,7 +72,7 @@ impl ActivationContext<'_, '_> {
         })
     }
 
-    /// Gives the reason why the bias of an integer op stays float, where the runtime wants that.
+    /// Gives the reason why the bias of an integer op stays float, if the runtime requires that.
     fn keep_bias(&self, decisions: &Decisions, node: usize) -> Outcome {
         let bias = self.graph.input(node, 2).filter(|_| self.profile.bias == Bias::Float);
         let undecided = |bias: &ValueId| {
@@ -82,7 +83,7 @@ impl ActivationContext<'_, '_> {
         bias.map(|bias| Outcome::revise(bias, kept)).unwrap_or_default()
     }
 
-    /// How a node multiplies on integers; `None` where it does not multiply.
+    /// How a node multiplies on integers; `None` if it does not multiply.
     ///
     /// # Errors
     /// The reason why it multiplies in float.
@@ -154,8 +155,8 @@ impl ActivationContext<'_, '_> {
 
     /// The `Add` that holds the bias of a `MatMul`, and the bias.
     ///
-    /// ONNX Runtime fuses the two into a `Gemm` where it knows all dims or there are two axes, and
-    /// runs that on integers only when the bias is int32.
+    /// ONNX Runtime fuses the two into a `Gemm` if all dimensions are known or there are two axes.
+    /// It runs that `Gemm` on integers only if the bias is int32.
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
@@ -187,8 +188,8 @@ impl ActivationContext<'_, '_> {
     }
 
     /// Whether ONNX Runtime would fuse the activation function after a `Gemm` into it before it
-    /// looks for integers, and so compute both in float. It does not where it removes the function
-    /// first, because the quantized range starts at 0.
+    /// searches for quantized operators, and so compute both in float. It does not do so if it
+    /// first removes the function because the quantized range starts at 0.
     fn fuses_in_float(&self, integer: IntegerSupport, input: ValueId, last: usize) -> bool {
         let gemm =
             self.graph.nodes[last].op_type != "MatMul" && integer == IntegerSupport::FloatOutput;
@@ -201,7 +202,7 @@ impl ActivationContext<'_, '_> {
             && after.is_some_and(stays)
     }
 
-    /// The constant that a weight is reshaped and transposed from, where this node is the only
+    /// The constant that a weight is reshaped and transposed from, if this node is the only
     /// consumer besides `Gather` nodes; else the weight itself.
     fn before_rearranging(&self, decisions: &Decisions, node: usize, weight: ValueId) -> ValueId {
         let end = &self.graph.values[weight];
@@ -264,7 +265,7 @@ impl ActivationContext<'_, '_> {
         let summed = self.graph.shape(left).and_then(|shape| *shape.last()?);
         match summed {
             Some(length) if length > MAX_SUMMED_PRODUCTS => {
-                Err("a probability among so many may be less than a step of 8 bits")
+                Err("in rows this long, a probability may be less than a step of 8 bits")
             }
             _ => Ok(()),
         }
@@ -280,7 +281,7 @@ impl ActivationContext<'_, '_> {
             return Ok(None);
         };
         let bias = graph.value(name).ok_or("its bias is not a value of the graph")?;
-        // A Gemm adds a row like a vector; it is written as a vector.
+        // A Gemm adds a matrix of one row like a vector; it is written as a vector.
         let axes = if graph.nodes[node].op_type == "Gemm" { 2 } else { 1 };
         self.fits_as_bias(bias, weight, node, axes)?;
         Ok(Some(bias))
@@ -314,12 +315,12 @@ impl ActivationContext<'_, '_> {
         }
     }
 
-    /// The shape of a constant, cast ones included.
+    /// The shape of a constant, which may be cast.
     pub(super) fn shape(&self, constant: ValueId) -> Option<&[usize]> {
         self.constants.get(&constant).map(|constant| &constant.shape[..])
     }
 
-    /// The largest number of products that a node sums for one element of its output.
+    /// The maximum number of products that a node sums for one element of its output.
     fn summed(&self, node: usize, weight: ValueId) -> Option<usize> {
         let constant = self.constants.get(&weight)?;
         let elements = constant.shape.iter().product::<usize>();

@@ -1,10 +1,10 @@
-//! The plan: for each value whether it is quantized, to which type, with scales from where, and
-//! why.
+//! The plan: for each value, whether it is quantized, to which type, where its scale comes from,
+//! and the reason.
 //!
-//! In: a model or a graph, a [`Config`], and ranges where there are any. Out: a [`Plan`], and the
-//! model that it is for. Imports: the rooms up to `transform`. [`rules`] lists the rules that
-//! decide, in order of precedence; each is a function from the graph, the options and the decisions
-//! so far to new decisions. Planning reads no samples.
+//! Input: a model or a graph, a [`Config`], and ranges if there are any. Output: a [`Plan`], and
+//! the model that it is for. This module imports the modules up to `transform`. [`rules`] lists the
+//! rules that decide, in order of precedence; each is a function from the graph, the options and
+//! the decisions so far to new decisions. Planning reads no samples.
 
 mod accumulator_overflow;
 mod activations;
@@ -62,9 +62,9 @@ pub struct Plan {
     pub config: Config,
     /// Every value of the main graph: inputs, constants, then the outputs of each node.
     pub values: Vec<Planned>,
-    /// Things the caller should know before going on.
+    /// Warnings for the caller.
     pub warnings: Vec<String>,
-    /// The transforms that the model went through before.
+    /// The transforms that were applied to the model before planning.
     pub steps: Vec<Step>,
     /// The entries of [`Config::overrides`] that decided the type or granularity of a value, by the
     /// name of the value.
@@ -88,13 +88,13 @@ pub struct Plan {
 pub struct Planned {
     /// Name of the value.
     pub name: String,
-    /// What it is in the model.
+    /// Its role in the model.
     pub role: Role,
-    /// Its element type, where known.
+    /// Its element type, if known.
     pub dtype: Option<DataType>,
-    /// Its shape, where known; `None` for a dim that varies.
+    /// Its shape, if known, with `None` for a dynamic dimension.
     pub shape: Option<Vec<Option<usize>>>,
-    /// Quantized or kept in its type.
+    /// Whether it is quantized or keeps its type.
     pub decision: Decision,
 }
 
@@ -105,7 +105,7 @@ impl Planned {
     }
 }
 
-/// What a value is in the model.
+/// The role of a value in the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -185,7 +185,7 @@ pub enum Source {
     Weights,
     /// Calibration.
     Observed,
-    /// Those of another value, whose elements it passes on.
+    /// The scale and zero point of another value, whose elements it passes on.
     SameAs(String),
     /// This range.
     Fixed(Range),
@@ -207,7 +207,7 @@ pub enum QuantizeReason {
     BiasOf(String),
     /// It is an input of this node, which computes on integers.
     InputOf(String),
-    /// It is the output of this node, which computes on integers only where that is quantized.
+    /// It is the output of this node, which computes on integers only if its output is quantized.
     OutputOf(String),
     /// It is the output of this node, which moves quantized data.
     PassedOnBy(String),
@@ -253,7 +253,7 @@ pub enum KeepReason {
     Empty,
     /// It is a bias, and its node computes in float.
     Bias,
-    /// It is a bias, which the runtime takes in float.
+    /// It is a bias, which the runtime expects in float.
     FloatBias {
         /// The runtime.
         target: &'static str,
@@ -294,12 +294,13 @@ pub enum KeepReason {
     Unseen,
     /// Only weights are to be quantized.
     WeightsOnly,
-    /// It lies between an operator and the activation function that is fused into that.
+    /// It lies between an operator and the activation function that is fused into the operator.
     FusedInto {
         /// The activation function.
         node: String,
     },
-    /// It is the weight of a convolution at the entry, which float serves better.
+    /// It is the weight of a convolution at the start of the model, which is faster and more
+    /// accurate in float.
     Stem {
         /// The convolution.
         node: String,
@@ -326,15 +327,15 @@ impl Plan {
     /// Decides what to quantize.
     ///
     /// # Errors
-    /// An option that cannot be met, a name that is not in the model, or a model whose opset lacks
-    /// what the result needs.
+    /// An option that cannot be satisfied, a name that is not in the model, or a model whose opset
+    /// is too old for the result.
     pub fn of(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
         let plan = Plan::draft(graph, config)?;
         opset::check_enough(graph, &plan)?;
         Ok(plan)
     }
 
-    /// As [`Plan::of`], whether or not the opset of the model has what the result needs.
+    /// As [`Plan::of`], for a model of any opset.
     pub(crate) fn draft(graph: &Graph<'_>, mut config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
         if config.output_format == Format::FakeQuant {
@@ -377,7 +378,8 @@ impl Plan {
             Producer::Node { .. } => Role::Activation,
         };
         let Decisions { values, integer_nodes, on_integers, warnings, .. } = decisions;
-        // The last rule leaves no value undecided, so that values come in the order of the graph.
+        // The last rule decides about all remaining values, so that values are in the order of the
+        // graph.
         let values = values.into_iter().map(|(id, decision)| Planned {
             name: graph.values[id].name.to_owned(),
             role: role(id),
@@ -404,7 +406,7 @@ impl Plan {
         self.values.iter().find(|value| value.name == name)
     }
 
-    /// Values that are quantized, with how.
+    /// The quantized values, each with its plan.
     pub fn quantized(&self) -> impl Iterator<Item = (&Planned, &ValuePlan)> {
         self.values.iter().filter_map(|value| match &value.decision {
             Decision::Quantize(plan) => Some((value, plan)),
@@ -444,7 +446,7 @@ impl Plan {
             .any(|(_, plan)| plan.source == Source::Observed || plan.format == Format::Dynamic)
     }
 
-    /// Whether the result is to be trained.
+    /// Whether the result is a model for training.
     pub(crate) fn trains(&self) -> bool {
         self.config.output_format == Format::FakeQuant
     }

@@ -1,4 +1,4 @@
-//! Which opset a quantized value needs.
+//! The opset that a quantized value needs.
 
 use std::fmt;
 
@@ -12,8 +12,8 @@ use crate::options::target::Bias;
 use crate::transform::NEWEST_OPSET;
 use crate::{Format, QuantizeError};
 
-/// The first opset in which `QuantizeLinear` and `DequantizeLinear` take this type; for types
-/// without a scale, that in which `Cast` does.
+/// The first opset in which `QuantizeLinear` and `DequantizeLinear` support this type; for types
+/// without a scale, the first in which `Cast` does.
 fn since(qtype: QType) -> i64 {
     match qtype {
         QType::Int8 | QType::UInt8 | QType::Int32 => 10,
@@ -42,7 +42,7 @@ pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
 /// The first opset with `Round`.
 const ROUND: i64 = 11;
 
-/// The first opset in which `DequantizeLinear` takes scales of this type.
+/// The first opset in which `DequantizeLinear` supports scales of this type.
 fn known(spec: &QSpec) -> i64 {
     match spec.scales {
         Scales::Float => 1,
@@ -51,7 +51,7 @@ fn known(spec: &QSpec) -> i64 {
     }
 }
 
-/// Refuses opsets that are newer than the newest known here.
+/// Rejects opsets that are newer than the newest known one.
 pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     match graph.model.opset("") {
         Some(have) if have > NEWEST_OPSET => Err(unsupported(
@@ -62,9 +62,9 @@ pub(super) fn check_known(graph: &Graph<'_>) -> Result<(), QuantizeError> {
     }
 }
 
-/// A value that the opset of the model has no operator for.
+/// A value that the opset of the model does not support.
 pub(crate) struct Need {
-    /// The first opset that has it.
+    /// The first opset that supports it.
     pub(crate) opset: i64,
     /// The value, and its type.
     value: String,
@@ -77,15 +77,15 @@ impl fmt::Display for Need {
 }
 
 impl Plan {
-    /// The value that needs the newest opset, if that is newer than the model's.
+    /// The value that needs the newest opset, if it is newer than the opset of the model.
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
         let values = self.value_needs(have).into_iter();
         values.chain(self.float_bias_needs(model, have)).max_by_key(|need| need.opset)
     }
 
-    /// A bias that stays float beside integers: ONNX Runtime quantizes it itself, with an operator
-    /// that the opset of the model may lack (`Round`, seen in 1.32).
+    /// A float bias of a node that runs on integers. ONNX Runtime quantizes it itself, with an
+    /// operator that the opset of the model may not have (`Round`, observed in 1.32).
     fn float_bias_needs(&self, model: &Model, have: i64) -> Option<Need> {
         let graph = model.graph();
         let mut nodes = self.integer_nodes.iter().filter(|_| have < ROUND);
@@ -106,7 +106,8 @@ impl Plan {
             }
             format => format.row().since,
         };
-        // Of several that need the most, the first: a weight rather than the bias that follows.
+        // If several values need the newest opset, the first: a weight rather than the bias that
+        // follows.
         let most = self.quantized().reduce(|a, b| if need_of(b.1) > need_of(a.1) { b } else { a });
         let (value, how) = most.filter(|(_, how)| need_of(how) > have)?;
         let kind = match how.spec.granularity {
@@ -119,7 +120,7 @@ impl Plan {
     }
 }
 
-/// Refuses a model whose opset lacks what the plan needs.
+/// Rejects a model whose opset is too old for the plan.
 pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), QuantizeError> {
     let have = graph.model.opset("").unwrap_or(0);
     if let Some(asked) = plan.config.opset.filter(|asked| *asked != have) {
@@ -131,8 +132,8 @@ pub(super) fn check_enough(graph: &Graph<'_>, plan: &Plan) -> Result<(), Quantiz
     Err(unsupported(
         format!("opset {}", need.opset),
         format!(
-            "{need} or newer, the model has opset {have}; prepare it (`PreprocessedModel::of`), which \
-             converts it"
+            "{need} or newer, the model has opset {have}; prepare it (`PreprocessedModel::of`), \
+             which converts it"
         ),
     ))
 }

@@ -1,6 +1,7 @@
-//! int8 that ONNX Runtime moves by itself. It quantizes the output of a `Reshape` and the like
-//! anew, where the input is dequantized. From opset 21 on it then writes that the result is int8,
-//! and on x86, where it turns int8 into uint8, it cannot load what it wrote (seen in 1.32).
+//! Workarounds for int8 values that ONNX Runtime moves. If the input of a `Reshape` or a similar
+//! operator is dequantized, ONNX Runtime quantizes its output again. From opset 21 on, it writes
+//! the type int8 as an attribute. On x86 it converts int8 to uint8, and then cannot load the model
+//! that it wrote (observed in 1.32).
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 
@@ -12,18 +13,18 @@ use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Target;
 
-/// The first opset in which `QuantizeLinear` can say what the type of the integers is.
+/// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
 pub(crate) const SAYS_TYPE: i64 = 21;
 
-/// Operators behind which ONNX Runtime adds a `QuantizeLinear` and a `DequantizeLinear` of its own
-/// where their input is dequantized and their output is not quantized.
+/// Operators after which ONNX Runtime adds a `QuantizeLinear` and a `DequantizeLinear` if their
+/// input is dequantized and their output is not quantized.
 const CARRIERS: &[&str] = &["MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"];
 
-/// Quantizes the output of a node that only moves int8, whichever nodes read it and even where the
-/// node is excluded: the elements stay what they are.
+/// Quantizes the output of a node that only moves int8, whichever nodes read it and even if the
+/// node is excluded: the elements do not change.
 ///
-/// ONNX Runtime would do so itself. On x86 it then turns int8 into uint8, overlooks the
-/// `output_dtype` that it wrote and refuses the model (seen in 1.32).
+/// ONNX Runtime would do so itself. On x86 it then converts int8 to uint8, does not update the
+/// `output_dtype` that it wrote, and rejects the model (observed in 1.32).
 pub(super) fn quantize_moved(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -43,7 +44,7 @@ pub(super) fn quantize_moved(
     context.pass_on(node, plan.filter(|_| context.outputs(node).any(ends)))
 }
 
-/// Gives int8 tables of which rows are read a zero point of 0, so that the rows can be moved.
+/// Gives int8 tables whose rows are gathered a zero point of 0, so that the rows can be moved.
 pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     if !writes_type(context.graph) {
         return Outcome::default();
@@ -58,8 +59,9 @@ pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decis
     revised.collect()
 }
 
-/// Warns of int8 activations that ONNX Runtime moves: the input of a `MatMul` of three axes or more
-/// to which a bias is added. It fuses both into a `Gemm`, with a `Reshape` before it.
+/// Warns about int8 activations that ONNX Runtime moves: the input of a `MatMul` of three axes or
+/// more to which a bias is added. ONNX Runtime fuses both into a `Gemm`, with a `Reshape` before
+/// it.
 pub(super) fn warn_moved(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let graph = context.graph;
     let elsewhere = matches!(
@@ -85,7 +87,7 @@ pub(super) fn warn_moved(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
     }))
 }
 
-/// Whether ONNX Runtime would write the type of what it quantizes.
+/// Whether ONNX Runtime would write the type of the values that it quantizes.
 fn writes_type(graph: &Graph<'_>) -> bool {
     graph.model.opset("").is_some_and(|opset| opset >= SAYS_TYPE)
 }

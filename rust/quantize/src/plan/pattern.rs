@@ -1,4 +1,4 @@
-//! What callers write to mean weights and nodes: a name, a pattern of names, a type of operator.
+//! Selectors of weights and nodes in options: a name, a pattern of names, or an operator type.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use regex::Regex;
 use crate::QuantizeError;
 use crate::options::Match;
 
-/// What a caller wrote, known to fit something in the model.
+/// A selector that matches something in the model.
 pub(super) struct Pattern {
     text: String,
     kind: Kind,
@@ -21,7 +21,7 @@ enum Kind {
     OpType,
 }
 
-/// What is asked about: a weight or node with the names and the operators it goes by.
+/// The weight or node to match, with its names and operator types.
 pub(super) struct Subject<'m> {
     pub(super) names: Vec<&'m str>,
     pub(super) op_types: Vec<&'m str>,
@@ -42,8 +42,8 @@ impl Pattern {
         }
     }
 
-    /// The narrower, the earlier: a name takes precedence over a pattern, that over a type
-    /// of operator.
+    /// The order of precedence: a name takes precedence over a pattern, and a pattern over an
+    /// operator type.
     pub(super) fn breadth(&self) -> usize {
         match self.kind {
             Kind::Name => 0,
@@ -53,18 +53,18 @@ impl Pattern {
     }
 }
 
-/// Names and operators that a caller can mean.
+/// The names and operator types that a selector can match.
 pub(super) struct Known<'m> {
     pub(super) names: HashSet<&'m str>,
     pub(super) op_types: HashSet<&'m str>,
     pub(super) what: &'static str,
 }
 
-/// What begins a regular expression.
+/// The prefix of a regular expression.
 const REGEX: &str = "re:";
 
 impl Known<'_> {
-    /// What `text` means; a name, if there is one like it.
+    /// The selector that `text` stands for: a name, if there is such a name.
     pub(super) fn pattern(&self, option: &str, text: &str) -> Result<Pattern, QuantizeError> {
         let refused = |what: String| QuantizeError::option(option, what);
         let kind = if self.names.contains(text) {
@@ -83,11 +83,11 @@ impl Known<'_> {
         Ok(Pattern { text: text.to_owned(), kind })
     }
 
-    /// What `text` means as a pattern of names; `None` where it is none.
+    /// The pattern of names that `text` stands for; `None` if it is not a pattern.
     fn pattern_of_names(&self, option: &str, text: &str) -> Result<Option<Pattern>, QuantizeError> {
         let refused = |what: String| QuantizeError::option(option, what);
         let kind = if let Some(regex) = text.strip_prefix(REGEX) {
-            // As with the other patterns, all of a name must fit.
+            // As for the other patterns, the whole name must match.
             let regex = Regex::new(&format!("^(?:{regex})$")).map_err(|_| {
                 refused(format!("has the pattern `{text}`, which is no regular expression"))
             })?;
@@ -107,7 +107,7 @@ impl Known<'_> {
         Ok(Some(Pattern { text: text.to_owned(), kind }))
     }
 
-    /// What an entry of `option` matches.
+    /// The selector of an entry of `option`.
     pub(super) fn matching(&self, option: &str, matches: &Match) -> Result<Pattern, QuantizeError> {
         let refused = |what: String| QuantizeError::option(option, what);
         let unknown = |text: &str| {
@@ -146,7 +146,7 @@ impl Known<'_> {
         Err(format!("has the pattern `{text}`, which fits no {}", self.what))
     }
 
-    /// What may have been meant, as the end of a message.
+    /// A hint with similar names, as the end of a message.
     pub(super) fn hint(&self, text: &str) -> String {
         let all = self.names.iter().chain(&self.op_types);
         let mut scored: Vec<(f64, &str)> =

@@ -1,4 +1,4 @@
-//! A model made ready for the plan that is asked for: passes run, and its operator set is new enough.
+//! Prepares a model for a plan: runs passes, and converts it to a newer operator set if needed.
 
 use quantize_rs_onnx::Model;
 use serde::Serialize;
@@ -13,22 +13,22 @@ use crate::transform::{
 };
 use crate::{Config, QuantizeError};
 
-/// A model made ready for planning.
+/// A model that is prepared for planning.
 #[derive(Clone, Debug)]
 pub struct PreprocessedModel {
-    /// The model: the one given, where there was nothing to do.
+    /// The prepared model; the given one if there was nothing to do.
     pub model: Model,
-    /// What was done to it.
+    /// The changes that were made.
     pub steps: Vec<Step>,
     plan: Plan,
 }
 
-/// The model that a plan goes back to.
+/// The model that a plan was made for, before it was prepared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Origin {
-    /// Its fingerprint, which ranges carry: they fit however it was prepared.
+    /// Its fingerprint. Ranges refer to it, so that they fit however the model is prepared.
     pub(crate) fingerprint: String,
-    /// Its bytes, with the data beside it.
+    /// Its size in bytes, including external data.
     pub(crate) bytes: u64,
 }
 
@@ -39,8 +39,8 @@ impl Origin {
 }
 
 impl PreprocessedModel {
-    /// Makes a model ready for the plan that `config` asks for: weights are pruned where that is asked
-    /// for, passes run, and a model whose operator set is too old for the result is converted.
+    /// Prepares a model for the plan that `config` describes: prunes weights if requested, runs
+    /// passes, and converts a model whose operator set is too old for the result.
     ///
     /// ```
     /// use quantize_rs::{Config, Model, PreprocessedModel};
@@ -54,8 +54,8 @@ impl PreprocessedModel {
     /// ```
     ///
     /// # Errors
-    /// A pass that there is none of, what [`Plan::of`] refuses, or a node that cannot be converted
-    /// to the operator set that the result needs.
+    /// An unknown pass, an error of [`Plan::of`], or a node that cannot be converted to the
+    /// operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         config.check()?;
         let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
@@ -71,19 +71,20 @@ impl PreprocessedModel {
         Ok(prepared)
     }
 
-    /// As [`PreprocessedModel::of`], of a model whose weights stay what they are.
+    /// As [`PreprocessedModel::of`], without pruning.
     fn ready(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         let integers = config.computes_on_integers();
         PreprocessedModel::with(model, config, integers)
     }
 
-    /// As [`PreprocessedModel::ready`], for products of integers or none.
+    /// As [`PreprocessedModel::ready`]; `integers` says whether the plan is expected to compute on
+    /// integers.
     fn with(
         model: &Model,
         config: Config,
         integers: bool,
     ) -> Result<PreprocessedModel, QuantizeError> {
-        let wishes = config.clone();
+        let requested = config.clone();
         let asked = config.passes.is_some();
         let passes = match &config.passes {
             Some(names) => named(names)?,
@@ -106,16 +107,16 @@ impl PreprocessedModel {
         plan.origin = Origin::of(model);
         let did = |name: &str| steps.iter().any(|step| step.pass == name);
         if !asked && did(WIDEN_FLOATS) && !plan.computes_on_integers() {
-            return PreprocessedModel::with(model, wishes, false);
+            return PreprocessedModel::with(model, requested, false);
         }
         let idle = plan.quantized().next().is_none();
         let stored = did(STORE_INTEGERS);
-        // What served nothing is not done: the model then comes out as it went in.
+        // Nothing was quantized, so the passes are not needed: return the model unchanged.
         if idle
             && !stored
             && !asked
             && !steps.is_empty()
-            && let as_it_is = (Config { passes: Some(Vec::new()), ..wishes })
+            && let as_it_is = (Config { passes: Some(Vec::new()), ..requested })
             && let Ok(prepared) = PreprocessedModel::ready(model, as_it_is)
         {
             return Ok(prepared);
@@ -123,7 +124,7 @@ impl PreprocessedModel {
         Ok(PreprocessedModel { model: prepared, steps, plan })
     }
 
-    /// The plan for it.
+    /// The plan for the prepared model.
     pub fn plan(&self) -> Plan {
         self.plan.clone()
     }

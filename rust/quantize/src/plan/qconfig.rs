@@ -1,5 +1,5 @@
-//! Types for the modules of a network, as training frameworks name them, and the options that they
-//! amount to for a model.
+//! Types for the modules of a network, as training frameworks name them, and the equivalent options
+//! for a model.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -78,12 +78,12 @@ impl QConfigDict {
         self
     }
 
-    /// The options that this amounts to for a model, with defaults for all others.
+    /// The equivalent options for a model; all others have their defaults.
     ///
     /// # Errors
     /// A name, pattern or type that matches nothing in the model; a type for the activations of
-    /// some modules where those of all others stay float, or a type for a weight alone where they
-    /// do not.
+    /// some modules while those of all others stay float; or a type for the weights alone of some
+    /// modules while activations are quantized.
     pub fn config(&self, model: &quantize_rs_onnx::Model) -> Result<Config, QuantizeError> {
         let graph = Graph::of(model)?;
         let constants = uses::constants(&graph);
@@ -110,7 +110,7 @@ impl QConfigDict {
 
 /// A node or a weight, with all its names.
 struct Module<'m> {
-    /// The name for it in options: its own, or that of its output.
+    /// Its name in options: its own name, or that of its output.
     key: &'m str,
     named: bool,
     names: Vec<String>,
@@ -129,7 +129,7 @@ impl<'m> Module<'m> {
         Module { key, named: true, names, op_types, weighs: true }
     }
 
-    /// The length of `name`, if that is the module or one that contains it.
+    /// The length of `name` if it is the module or contains it.
     fn lies_in(&self, name: &str) -> Option<usize> {
         let inside = |own: &String| {
             own.strip_prefix(name)
@@ -274,7 +274,7 @@ impl<'a> Found<'a> {
                 config.exclude.push(module.key.to_owned());
                 Ok(())
             }
-            // Its weight stays float, and so does the node.
+            // The weight stays float, and so does the node.
             (Some(_), None) if module.weighs => Ok(()),
             (Some(_), None) => refused("no type, but the node has no name to leave it out by"),
         }

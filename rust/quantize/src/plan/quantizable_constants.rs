@@ -1,4 +1,4 @@
-//! Which constants can be quantized like the activations that an operator combines them with.
+//! Finds constants that can be quantized like the activations that an operator combines them with.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::graph::uses::Constant;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 
 /// For each constant that an operator reads like an activation, or as a scale or bias: whether it
-/// can be quantized; else why not.
+/// can be quantized, or the reason why not.
 pub(super) fn of(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],

@@ -1,4 +1,4 @@
-//! Whether ranges belong to a plan, and what they are for its types.
+//! Checks that ranges belong to a plan, and adapts them to its types.
 
 use std::borrow::Cow;
 
@@ -6,11 +6,12 @@ use super::Plan;
 use crate::{CalibrationError, Ranges};
 
 impl Ranges {
-    /// These ranges for the types of `plan`: where it quantizes a value otherwise than the plan that
-    /// they were found for, its range is found anew, by the same method.
+    /// These ranges for the types of `plan`. If it quantizes a value in another way than the plan
+    /// that the ranges were computed for, the range of the value is computed again by the same
+    /// method.
     ///
     /// # Errors
-    /// A method of that name is not known.
+    /// The method of the ranges is unknown.
     pub(crate) fn for_plan(&self, plan: &Plan) -> Result<Cow<'_, Ranges>, CalibrationError> {
         let mut ranges = Cow::Borrowed(self);
         for (value, how) in plan.quantized() {
@@ -29,7 +30,7 @@ impl Ranges {
         Ok(ranges)
     }
 
-    /// Refuses ranges that were made for another model, or lack a value of the plan.
+    /// Rejects ranges of another model, and ranges that lack a value of the plan.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
         self.check_print(&plan.origin.fingerprint)?;
         match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {

@@ -16,7 +16,8 @@ use crate::options::target::Placement;
 /// The rules, in the order in which they decide.
 ///
 /// A rule is a function from the context and the decisions of the rules above it to an [`Outcome`].
-/// What a rule proposes for a value meets the decision of the rules above it as follows:
+/// The proposal of a rule for a value is combined with the decisions of the rules above it as
+/// follows:
 ///
 /// - `Outcome::keep`: the value stays in float, unless a rule above has decided about it.
 /// - `Outcome::quantize`: the value is quantized, unless a rule above quantizes it.
@@ -24,51 +25,52 @@ use crate::options::target::Placement;
 const RULES: &[Rule] = &[
     // Quantizes each weight as the options say, or gives the reason why it keeps its type.
     Rule::new("weights", Scope::Constant(weights::decide)),
-    // Lets LSTMs with quantized weights become `DynamicQuantizeLSTM`, where that has all they need.
+    // Replaces LSTMs with quantized weights by `DynamicQuantizeLSTM`, if it supports them.
     Rule::new("dynamic LSTM", Scope::Graph(formats::decide_lstms)),
     Rule::new("warn: a byte for 4 bits", Scope::Graph(weights::warn_widened)),
-    // Finds the nodes that can multiply on integers. The input of one that cannot says why.
+    // Finds the nodes that can multiply on integers. For others, the reason is recorded at their
+    // input.
     Rule::new("integer ops", Scope::Activations(integer_ops::find)),
     // Leaves the first convolutions of a large network in float.
     Rule::new("float stem", Scope::Activations(cpu::leave_stem_float)).only_for(INTERIOR),
     // Finds the nodes between integer ops that can compute on integers too.
     Rule::new("flow", Scope::Activations(cpu::find_flow)).only_for(CPU),
-    // Quantizes the inputs of integer ops, and the outputs for which kernels ask.
+    // Quantizes the inputs of integer ops, and the outputs that kernels require to be quantized.
     Rule::new("CPU ops", Scope::Activations(cpu::quantize_integer_ops)).only_for(CPU),
     // Quantizes the inputs and outputs of the nodes between them.
     Rule::new("interior ops", Scope::Activations(cpu::quantize_interior_ops)).only_for(CPU),
-    // Quantizes the outputs of activation functions that are fused into no node before them.
+    // Quantizes the outputs of activation functions that are not fused into the preceding node.
     Rule::new("functions", Scope::Activations(cpu::quantize_functions)).only_for(CPU),
-    // Quantizes the input of a node that only moves data, where its output is quantized.
+    // Quantizes the input of a node that only moves data if its output is quantized.
     Rule::new("before moves", Scope::NodeBackwards(cpu::quantize_before_moves)).only_for(CPU),
     // Gives the output of a node that only moves data the scale of its input.
     Rule::new("moves", Scope::Node(cpu::pass_on_moved)).only_for(CPU),
     // Quantizes the inputs of integer ops, wherever they come from.
     Rule::new("op inputs", Scope::Activations(op_inputs::quantize_inputs)).only_for(NOT_CPU),
-    // Quantizes what is added to the output of a convolution.
+    // Quantizes the other input of an addition to the output of a convolution.
     Rule::new("added inputs", Scope::Activations(op_inputs::quantize_added)).only_for(OP_INPUTS),
     // Quantizes the inputs and outputs of every operator that has a rule.
     Rule::new("all ops", Scope::Node(all_ops::quantize_node)).only_for(ALL_OPS),
     // Gives the input of an activation function the scale of its output.
     Rule::new("shared scales", Scope::NodeBackwards(all_ops::share_scale)).only_for(ALL_OPS),
-    // Makes biases of integer nodes int32, in the scale of input times weight.
+    // Quantizes biases of integer nodes to int32, with the scale of input times weight.
     Rule::new("biases", Scope::IntegerNode(biases::decide)),
-    // Takes one bit from weights where sums of pairs saturate.
+    // Reduces weights by one bit for targets on which sums of pairs saturate.
     Rule::new("reduced range", Scope::Activations(biases::reduce_range)),
     Rule::new("warn: float kernels", Scope::Activations(cpu::warn_float)).only_for(INTERIOR),
     Rule::new("warn: float8", Scope::Activations(activations::warn_float8)).only_for(WEIGHTED),
     Rule::new("warn: unused types", Scope::Activations(activations::warn_unused_types)),
-    // Decides which nodes read the dequantized value, and which the float value beside it.
+    // Decides which nodes read the dequantized value and which read the float value.
     Rule::new("consumers", Scope::Activations(consumers::decide)),
-    // Quantizes int8 behind nodes that move it, where ONNX Runtime would do so wrongly.
+    // Quantizes the outputs of nodes that move int8, if ONNX Runtime would do so incorrectly.
     Rule::new("moved int8", Scope::Node(ort_int8_workarounds::quantize_moved)),
     Rule::new("warn: no activations", Scope::Activations(activations::warn_none)),
-    // Gives tables of int8 a zero point of 0, where ONNX Runtime would move them wrongly.
+    // Gives tables of int8 a zero point of 0, if ONNX Runtime would move them incorrectly.
     Rule::new("int8 tables", Scope::Graph(ort_int8_workarounds::make_tables_symmetric)),
     Rule::new("warn: moved int8", Scope::Graph(ort_int8_workarounds::warn_moved)),
     Rule::new("warn: slower", Scope::Graph(slowdown_warnings::than_float)),
     Rule::new("warn: not searched", Scope::Graph(fallback::warn_not_searched)),
-    // Gives the reason why each other value keeps its type.
+    // Gives the reason why each remaining value keeps its type.
     Rule::new("fallback", Scope::Graph(fallback::keep_others)),
 ];
 
@@ -107,16 +109,16 @@ struct Rule {
     placements: Option<&'static [Placement]>,
 }
 
-/// What a rule decides about at a time, and the function that does.
+/// The granularity of a rule, and its function.
 ///
-/// A rule about one constant or node sees what it decided about those before.
+/// A rule about one constant or node sees its decisions about the previous ones.
 #[derive(Clone, Copy)]
 enum Scope {
     /// The whole graph.
     Graph(fn(&Context<'_, '_>, &Decisions) -> Outcome),
     /// One constant.
     Constant(fn(&Context<'_, '_>, &Decisions, &Constant<'_>) -> Outcome),
-    /// The whole graph. This and all below: only where activations are quantized.
+    /// The whole graph. This and all below apply only if activations are quantized.
     Activations(fn(&ActivationContext<'_, '_>, &Decisions) -> Outcome),
     /// One node, after the nodes whose outputs it reads.
     Node(fn(&ActivationContext<'_, '_>, &Decisions, usize) -> Outcome),
@@ -167,7 +169,7 @@ impl Rule {
     }
 }
 
-/// What every rule sees.
+/// The input of every rule.
 pub(super) struct Context<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) constants: &'a [Constant<'m>],
@@ -175,7 +177,7 @@ pub(super) struct Context<'a, 'm> {
     pub(super) selection: &'a Selection,
     /// Weights that the output format leaves to float operators.
     pub(super) float_weights: BTreeSet<ValueId>,
-    /// What rules about activations see besides; `None` where only weights are quantized.
+    /// The additional input of rules about activations; `None` if only weights are quantized.
     pub(super) activations: Option<ActivationContext<'a, 'm>>,
 }
 
@@ -261,7 +263,8 @@ mod tests {
 
     #[test]
     fn a_rule_about_nodes_sees_its_decisions_about_the_nodes_before() {
-        // Each node keeps its output for as many elements as nodes were decided about.
+        // Each outcome keeps the output of a node, with the number of previous nodes as its element
+        // count.
         fn count(context: &ActivationContext<'_, '_>, before: &Decisions, node: usize) -> Outcome {
             let output = context.graph.output(node, 0).unwrap();
             let kept = KeepReason::TooSmall { elements: before.values.len(), min_elements: 0 };
@@ -306,7 +309,8 @@ mod tests {
         }
     }
 
-    /// Rules of which the second needs the decisions of the first, and a target that shows it.
+    /// Pairs of rules, of which the second needs the decisions of the first, and a target to test
+    /// them.
     const NEEDS: &[(&str, &str, Target)] = &[
         ("weights", "integer ops", Target::X86),
         ("weights", "fallback", Target::X86),
@@ -322,7 +326,7 @@ mod tests {
         ("all ops", "shared scales", Target::Qnn),
     ];
 
-    /// Networks of convolutions and a transformer: at least one shows that a rule comes too early.
+    /// Networks of convolutions and a transformer: at least one fails if a rule comes too early.
     const FIXTURES: [&str; 6] = [
         "conv2d_relu",
         "residual_add",

@@ -1,5 +1,5 @@
-//! What differs for some weights and nodes: one ordered list of entries, of which the first that
-//! matches and answers a question decides it.
+//! Settings for some weights and nodes: an ordered list of entries. For each setting, the first
+//! entry that matches and has the setting decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
@@ -16,22 +16,22 @@ use crate::graph::{Graph, Producer};
 use crate::options::{Override, Width, config};
 use crate::{Config, QuantizeError, WeightType};
 
-/// The entries of a configuration, each known to match something in the model.
+/// The entries of a configuration, each of which matches something in the model.
 pub(super) struct Selection {
     entries: Vec<Entry>,
-    /// Whether nodes that no entry speaks of are excluded, because others were included.
+    /// Whether nodes that no entry matches are excluded, because other nodes were included.
     others_excluded: bool,
     op_types: Option<HashSet<String>>,
 }
 
-/// One entry: what it matches, and its answers.
+/// One entry: what it matches, and its settings.
 struct Entry {
     pattern: Pattern,
-    /// What a plan calls it.
+    /// Its name in a plan.
     name: String,
-    /// Whether what it matches stays float.
+    /// Whether matching nodes and weights stay float.
     exclude: Option<bool>,
-    /// The type of weights, or that they stay float; never bits.
+    /// The type of weights, or that they stay float; a bit width is resolved to a type.
     weights: Option<Width>,
     activations: Option<QType>,
     per_channel: Option<bool>,
@@ -57,7 +57,7 @@ impl Entry {
         self.name != self.pattern.text()
     }
 
-    /// How broadly it was put; entries of `overrides` are in the order that the caller chose.
+    /// The order of precedence; entries of `overrides` keep the order of the caller.
     fn breadth(&self) -> usize {
         if self.is_override() { 0 } else { self.pattern.breadth() }
     }
@@ -115,7 +115,7 @@ fn entries(
 /// An entry of `overrides`.
 fn overridden(index: usize, entry: &Override, names: &Names<'_>) -> Result<Entry, QuantizeError> {
     let Override { matches, exclude, weights, activations, per_channel, block_size } = entry;
-    // What speaks of activations may name a value, all else weights and nodes.
+    // An entry for activations may name a value; all others name weights and nodes.
     let known = if activations.is_some() { &names.anything } else { &names.all };
     let pattern = known.matching("overrides", matches)?;
     let name = format!("overrides[{index}]: {}", pattern.text());
@@ -148,7 +148,7 @@ impl Selection {
         Ok(Selection { entries, others_excluded: config.include.is_some(), op_types })
     }
 
-    /// The first entry that matches and has this answer: its position, itself and the answer.
+    /// The first entry that matches and has this setting: its position, the entry and the setting.
     fn first<T>(
         &self,
         subject: &Subject<'_>,
@@ -160,13 +160,13 @@ impl Selection {
         })
     }
 
-    /// Whether anything was asked for some activations alone.
+    /// Whether any entry sets the type of some activations.
     pub(super) fn asks_activations(&self) -> bool {
         self.entries.iter().any(|entry| entry.activations.is_some())
     }
 
-    /// The first entry for a value, or for a node, that says of what type activations are to be:
-    /// its position, its breadth, the type.
+    /// The first entry for a value or a node that sets the type of activations: its position, its
+    /// breadth, and the type.
     pub(super) fn activation(
         &self,
         graph: &Graph<'_>,
@@ -178,7 +178,7 @@ impl Selection {
         Some((index, entry.breadth(), qtype))
     }
 
-    /// What was written in the entries for activations that are not among those `met`.
+    /// The selectors of the entries for activations that are not in `met`.
     pub(super) fn unmet(&self, met: &[usize]) -> Vec<&str> {
         let entries = self.entries.iter().enumerate();
         let unmet =
@@ -191,8 +191,8 @@ impl Selection {
         self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
-    /// Why a constant stays float as the caller asked: an entry excludes it or a node that reads
-    /// it, or others are included and neither it nor such a node is.
+    /// The reason why a constant stays float, if the options exclude it: an entry excludes it or a
+    /// node that reads it, or other nodes are included and neither it nor such a node is.
     pub(super) fn excluded<'m>(
         &self,
         constant: &[&'m str],
@@ -228,13 +228,13 @@ impl Selection {
         self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
     }
 
-    /// Whether a node is to stay as it is: it is excluded, or not among those included.
+    /// Whether a node is left unchanged: it is excluded, or it is not among the included nodes.
     pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
         if self.excludes_node(graph, node) {
             return true;
         }
         let mut subject = subject(&[], std::iter::once(graph.nodes[node]));
-        // A caller who names a weight means the operator that it is of.
+        // The name of a weight also selects the node that reads it.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
         subject.names.extend(constants.map(|constant| graph.values[constant].name));
@@ -242,13 +242,13 @@ impl Selection {
         self.others_excluded && self.first(&subject, included).is_none()
     }
 
-    /// Whether a node may be quantized for its own sake: its type is allowed, and it is not to stay
-    /// as it is.
+    /// Whether a node may be quantized by itself: its type is allowed, and it is not left
+    /// unchanged.
     pub(super) fn asks_for(&self, graph: &Graph<'_>, node: usize) -> bool {
         self.allows(&graph.nodes[node].op_type) && !self.leaves_node(graph, node)
     }
 
-    /// The type asked for a weight, or for a node that reads it.
+    /// The type requested for a weight, or for a node that reads it.
     pub(super) fn weight_type<'m>(
         &self,
         weight: &[&'m str],
@@ -260,7 +260,7 @@ impl Selection {
         }
     }
 
-    /// The entry by which a weight stays float, where none before it gives it a type.
+    /// The name of the entry that keeps a weight float, unless an earlier entry gives it a type.
     pub(super) fn float<'m>(
         &self,
         weight: &[&'m str],
@@ -270,7 +270,7 @@ impl Selection {
         (asked == Width::Float).then(|| entry.name.clone())
     }
 
-    /// The configuration as it is for this weight: with the granularity that entries give it.
+    /// The configuration for this weight, with the granularity that entries set for it.
     pub(super) fn config_of<'c, 'm>(
         &self,
         config: &'c Config,
@@ -320,7 +320,8 @@ impl Selection {
             add(graph.values[constant.anchor].name, of_weight.collect());
         }
         for value in &graph.values {
-            // It is asked for itself first, then for what makes it, then for what reads it.
+            // Entries for the value itself come first, then for its producer, then for its
+            // consumers.
             let producer = match value.producer {
                 Producer::Node { node, .. } => Some(node),
                 _ => None,
@@ -339,9 +340,9 @@ impl Selection {
     }
 }
 
-/// What callers can mean, by the option.
+/// The names that selectors can match, by kind of option.
 struct Names<'m> {
-    /// Weights, and nodes that have one.
+    /// Weights, and nodes with a weight.
     weights: Known<'m>,
     /// Constants and nodes.
     all: Known<'m>,
@@ -379,8 +380,8 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
     known
 }
 
-/// The options that can be met in the graph `after` preparation, and what to say of those that
-/// speak of something it took out.
+/// The options that apply to the graph after the passes, and warnings about options that name
+/// something that the passes removed.
 pub(crate) fn names_removed_by_passes(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -426,7 +427,7 @@ pub(crate) fn names_removed_by_passes(
     (config, gone)
 }
 
-/// Names of weights, and with them of biases if asked for, and of the nodes that they belong to.
+/// Names of weights (and of biases if `biases` is true), and of the nodes that use them.
 fn known<'m>(
     graph: &Graph<'m>,
     constants: &[Constant<'m>],
@@ -450,7 +451,7 @@ fn known<'m>(
     Known { names, op_types, what }
 }
 
-/// Refuses operators that no rule speaks of.
+/// Rejects operators without a rule.
 fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
     let rules = ops::ALL.iter().flat_map(|family| family.iter());
     let known = Known {
@@ -468,7 +469,7 @@ fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError>
     Ok(op_types.iter().cloned().collect())
 }
 
-/// A constant, by all its names, with the nodes that read it.
+/// A constant with all its names, and the nodes that read it.
 fn subject<'m>(constant: &[&'m str], readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
     let mut subject = Subject { names: constant.to_vec(), op_types: Vec::new() };
     for reader in readers {

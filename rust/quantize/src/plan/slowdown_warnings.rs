@@ -1,4 +1,4 @@
-//! Warnings of what ONNX Runtime runs slower with quantized weights than in float.
+//! Warnings about nodes that ONNX Runtime runs slower with quantized weights than in float.
 
 use quantize_rs_onnx::NodeProto;
 
@@ -10,21 +10,21 @@ use crate::graph::{Graph, ValueId};
 use crate::options::target::Placement;
 use crate::{Config, Format};
 
-/// Elements from which on the time shows that weights take to dequantize.
+/// The number of elements from which on dequantizing a weight takes noticeable time.
 const MIN_SLOW_ELEMENTS: usize = 1 << 16;
 
-/// Steps of a sequence that do not make up for that time: an LSTM of 512 units with 256 inputs
-/// takes 3.1 times as long as in float for 1 step, 1.9 for 4, 1.27 for 16 and 0.98 for 64 (ONNX
-/// Runtime 1.32, one thread).
+/// The number of steps of a sequence up to which a recurrent node is slower than in float: an LSTM
+/// of 512 units with 256 inputs takes 3.1 times as long as in float for 1 step, 1.9 for 4, 1.27 for
+/// 16 and 0.98 for 64 (ONNX Runtime 1.32, one thread).
 const MAX_SLOW_STEPS: usize = 16;
 
-/// One in this many elements of all weights may be slow without a warning.
+/// The fraction of all weight elements, one in this many, that may be slow without a warning.
 const SLOW_SHARE: usize = 20;
 
-/// The largest number of names in a warning.
+/// The maximum number of names in a warning.
 const MAX_NAMES: usize = 3;
 
-/// Warns of what runs slower than in float, where that is not what the options ask for.
+/// Warns about nodes that run slower than in float, unless the options request that.
 pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let Context { graph, constants, config, .. } = *context;
     if config.profile().placement != Placement::WeightedAndInterior {
@@ -41,9 +41,9 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
     Outcome::warn(found.into_iter().flatten())
 }
 
-/// Weights of matrix multiplications in float: for few rows these take less time than to dequantize
-/// the weights. A model of subgraphs with 1 and 32 rows takes 3 times as long as in float, an
-/// `Einsum` of 64 rows 2.6 times (ONNX Runtime 1.32, one thread).
+/// Weights of matrix multiplications that compute in float: for few rows, the multiplication takes
+/// less time than dequantizing the weights. A model with subgraphs takes 3 times as long as in
+/// float for 1 and 32 rows, an `Einsum` of 64 rows 2.6 times (ONNX Runtime 1.32, one thread).
 fn dequantized(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
@@ -86,7 +86,7 @@ fn dequantized(
     })
 }
 
-/// `MatMulNBits` of 2 or 8 bits is fast only where it quantizes activations to 8 bits.
+/// `MatMulNBits` with 2 or 8 bits is fast only if it quantizes activations to 8 bits.
 ///
 /// Time of a product of 1 and 64 rows of 512 values, relative to float: 43 and 3.6 with 2 bits, 18
 /// and 2.1 with 8, 1.3 and 1.1 with 4. With `accuracy_level` 4: 0.7 and 1.7, 0.55 and 0.84, 0.55
@@ -160,7 +160,7 @@ fn convolutions(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
     })
 }
 
-/// Recurrent nodes of few steps, whose weights are dequantized at every inference all the same.
+/// Recurrent nodes with few steps, whose weights are dequantized at every inference.
 fn sequences(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
     let few = |index: &usize| few_steps(graph, decisions, *index) == Some(true);
     let nodes: Vec<usize> = (0..graph.nodes.len()).filter(few).collect();
@@ -177,8 +177,8 @@ fn sequences(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
     })
 }
 
-/// Whether a recurrent node with large weights takes few steps; `None` for other nodes, and where
-/// the number of steps is unknown.
+/// Whether a recurrent node with large weights has few steps; `None` for other nodes, and if the
+/// number of steps is unknown.
 fn few_steps(graph: &Graph<'_>, decisions: &Decisions, index: usize) -> Option<bool> {
     let node = graph.nodes[index];
     if !matches!(&*node.op_type, "LSTM" | "GRU" | "RNN") || !node.is_onnx() {

@@ -1,5 +1,5 @@
-//! The type of each activation: the one requested for it, for the operator that produces it or for
-//! one that reads it; else the type of all activations.
+//! The type of each activation: the type requested for it, for the operator that produces it or for
+//! one that reads it; otherwise the default type of activations.
 
 use std::cmp::Reverse;
 
@@ -12,12 +12,12 @@ use super::{QuantizeReason, float32};
 use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::{Graph, Producer, ValueId};
 
-/// A request for the type of a value; of several, the least decides.
+/// A request for the type of a value; of several requests, the smallest decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Request {
-    /// How many values its pattern can mean.
+    /// The breadth of its selector.
     breadth: usize,
-    /// How far the value or node that it names is from the value.
+    /// The distance from the value to the value or node that the request names.
     distance: usize,
     /// Of two consumers, the one that requests more bits decides.
     bits: Reverse<u32>,
@@ -29,15 +29,15 @@ struct Request {
 /// A request for a consumer of a value is farther from it than any for its producers.
 const CONSUMER: usize = usize::MAX;
 
-/// The type of each value, and the request behind it.
+/// The type of each value, and the request that determined it.
 pub(super) struct Types {
-    /// How each value is quantized, if it is.
+    /// How each value is quantized if it is quantized.
     pub(super) specs: Vec<QSpec>,
     /// The request that this follows from.
     requests: Vec<Option<usize>>,
 }
 
-/// What is needed to find the types.
+/// The inputs of the search for types.
 pub(super) struct Finder<'a, 'm> {
     pub(super) graph: &'a Graph<'m>,
     pub(super) rules: &'a [Option<(&'static OpRule, IntegerSupport)>],
@@ -45,7 +45,7 @@ pub(super) struct Finder<'a, 'm> {
 }
 
 impl Finder<'_, '_> {
-    /// The types of all values; `all` where none is requested.
+    /// The types of all values; `all` is the default.
     pub(super) fn types(&self, order: &[usize], all: QSpec) -> Types {
         let count = self.graph.values.len();
         let mut types = Types { specs: vec![all; count], requests: vec![None; count] };
@@ -156,8 +156,8 @@ impl Finder<'_, '_> {
         self.flowing(node).find(|id| !self.is_constant(*id))
     }
 
-    /// Whether a node is the last part of the one before it: its activation function, or the
-    /// addition of its bias.
+    /// Whether a node completes the preceding node: it is its activation function, or adds its
+    /// bias.
     fn belongs_to_what_it_reads(&self, node: usize) -> bool {
         let adds = || {
             self.graph.nodes[node].op_type == "Add"
@@ -193,7 +193,7 @@ impl ActivationContext<'_, '_> {
         input.is_some_and(|input| !self.types.specs[input].qtype.is_float())
     }
 
-    /// The requests that no quantized value follows.
+    /// The requests that apply to no quantized value.
     pub(super) fn unused_types(&self, decisions: &Decisions) -> Vec<&str> {
         let follows = |id: &usize| {
             let how = decisions.quantized(*id);

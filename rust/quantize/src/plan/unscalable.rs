@@ -1,4 +1,4 @@
-//! Values that stay float after calibration, because no scale suits them.
+//! Values that stay float after calibration because they have no usable scale.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -16,7 +16,8 @@ impl Plan {
         self.without(unseen.map(|name| (name, KeepReason::Unseen)).collect())
     }
 
-    /// The plan without the values that no scale suits, and without the values that depend on them.
+    /// The plan without the values that have no usable scale, and without the values that depend on
+    /// them.
     ///
     /// An attention mask adds a value far below all others (−10000, the smallest of its type, −∞),
     /// so that Softmax returns 0 for it. A scale that includes it rounds all other values to 0; a

@@ -1,4 +1,4 @@
-//! Which constants are quantized, and how finely.
+//! Decides which constants are quantized, with which type and granularity.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
@@ -72,7 +72,7 @@ fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
     })
 }
 
-/// Whether weights of this type take a byte each, although they have 4 bits.
+/// Whether 4-bit weights of this type are stored in one byte each.
 fn in_bytes(config: &Config, qtype: QType) -> bool {
     qtype == QType::Int4 && config.native_int4 == Some(false)
 }
@@ -91,8 +91,8 @@ pub(super) fn warn_widened(context: &Context<'_, '_>, _: &Decisions) -> Outcome 
     }))
 }
 
-/// How a weight is quantized. Types of 8 bits and more gain nothing from a negative scale, and
-/// integer kernels compute with them.
+/// How a weight is quantized. A negative scale does not improve types of 8 bits and more, which
+/// integer kernels use.
 fn spec(
     config: &Config,
     requested: WeightType,
@@ -108,7 +108,7 @@ fn spec(
     QSpec { narrow, allows_negative_scale: flips, scales, ..spec }
 }
 
-/// The reason why a constant keeps its type, if it does.
+/// The reason why a constant keeps its type, if there is one.
 fn kept(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -151,7 +151,7 @@ fn kept(
     if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
         return Some(KeepReason::Overridable);
     }
-    // Where every operator is quantized, no consumer is left that takes it in float.
+    // If every operator is quantized, no consumer reads it in float.
     let everything =
         config.activations.is_some() && config.profile().placement == Placement::AllOps;
     if (constant.weighing.is_empty() || everything)
@@ -166,7 +166,7 @@ fn kept(
         .then_some(KeepReason::TooSmall { elements, min_elements: config.min_elements })
 }
 
-/// For each constant the reason why its elements must stay as they are, if they must.
+/// The constants whose elements must not change, each with the reason.
 pub(crate) fn reserved(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
@@ -196,8 +196,8 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReas
     })
 }
 
-/// Which nodes read the dequantized weight. Where others need the weight in float, it stays in the
-/// file, and a warning says how large it is.
+/// The nodes that read the dequantized weight. If other nodes need the weight in float, the float
+/// weight stays in the file, and a warning gives its size.
 fn consumers_of(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -220,7 +220,7 @@ fn consumers_of(
     (consumers, Some(warning))
 }
 
-/// The consumer of a weight before the `Cast` behind which it is quantized.
+/// The consumer of a weight before the `Cast` after which it is quantized.
 fn before_cast(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReason> {
     let Producer::Node { node, .. } = graph.values[constant.anchor].producer else { return None };
     uses::casts(graph.nodes[node])?;
@@ -268,10 +268,11 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
     KeepReason::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// The granularity of a weight, and the matrix that it is stored as for that.
+/// The granularity of a weight, and the shape of the matrix that it is stored as, if any.
 ///
-/// Blocks, if a block size or a layout with blocks is requested. Else as fine as requested, if all
-/// consumers have the output channels along the same axis. Else one scale for the whole tensor.
+/// Blocks, if a block size or a layout with blocks is requested. Otherwise, one scale per channel
+/// if that is requested and all consumers have the output channels along the same axis. Otherwise,
+/// one scale for the whole tensor.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -305,10 +306,10 @@ fn along_axis(
     config: &Config,
     axis: usize,
 ) -> Granularity {
-    // Kernels for MatMul of more than two axes take one scale for the whole weight.
+    // Kernels for MatMul with more than two axes support only one scale for the whole weight.
     let is_batched = |usage: &Use<'_>| matches!(usage, Use::Weight { batched: true, .. });
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
-    // A group has the channels of the weight, the int32 bias those of all groups.
+    // The weight has the channels of one group, the int32 bias those of all groups.
     let grouped = config.activations.is_some()
         && config.profile().placement == Placement::AllOps
         && constant.multipliers(graph).any(uses::groups_outputs);
@@ -326,7 +327,7 @@ fn along_axis(
 }
 
 /// Whether the zero point must be 0, as for weights of integer operators with a scale per channel:
-/// TensorRT takes no other, and another gains little.
+/// TensorRT supports no other, and another improves accuracy little.
 fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> bool {
     config.activations.is_some()
         && qtype.bits() == 8

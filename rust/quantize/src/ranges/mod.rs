@@ -1,7 +1,8 @@
-//! Where activations live: the result of a calibration, to be saved, loaded, merged and compared.
+//! The ranges of activations: the result of a calibration, which can be saved, loaded, merged and
+//! compared.
 //!
-//! In: what calibration saw, or a calibration table of TensorRT. Out: [`Ranges`].
-//! Imports: the rooms up to `graph`.
+//! Input: the statistics of a calibration, or a calibration table of TensorRT. Output: [`Ranges`].
+//! This module imports the modules up to `graph`.
 
 mod diff;
 mod histogram;
@@ -111,8 +112,9 @@ impl ObservedRange {
     /// The range that a method selects for the type of `spec`, within the bounds; `None` without
     /// statistics.
     ///
-    /// Where samples fill half of what the operator can make, it is all of that: other samples may reach its end, and
-    /// that costs a bit at most. So it is with 16 bits, which have bits to spare.
+    /// If the samples cover at least half of the bounds of the operator, the range is all of the
+    /// bounds: other samples may reach them, and that costs one bit at most. With 16 bits, which
+    /// are precise enough, the range is always all of the bounds.
     pub(crate) fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
         let sketch = self.sketch.as_ref()?;
         let filled = |bounds: &Range| {
@@ -127,7 +129,7 @@ impl ObservedRange {
         };
         let Range { min, max } = found.range;
         let range = Range { min: min.max(limits.min), max: max.min(limits.max) };
-        // What was seen lies within the limits, unless somebody wrote others.
+        // Observed values lie within the limits, unless the file of ranges was edited.
         Some(if range.min <= range.max { FoundRange { range, ..found } } else { found })
     }
 
@@ -236,8 +238,8 @@ impl Ranges {
         Ok(found)
     }
 
-    /// What was seen of a value, coarse enough to be drawn; `None` where nothing was kept of it, or
-    /// it was one number only.
+    /// A coarse histogram of a value, for plots; `None` without statistics, or if all numbers are
+    /// equal.
     pub fn histogram(&self, value: &str) -> Option<Histogram> {
         let sketch = self.statistics.get(value)?.sketch.as_ref()?;
         Histogram::of(&sketch.values(), *self.values.get(value)?)
@@ -333,8 +335,8 @@ impl Ranges {
         Err(CalibrationError::data(what))
     }
 
-    /// Why no scale can be had for a value, if none can: it carries a mask, or was never seen but
-    /// as 0, so that any scale would be a guess.
+    /// Why a value has no usable scale, if it has none: it carries a mask, or it was 0 in all
+    /// samples, so that any scale would be a guess.
     pub(crate) fn unscalable(&self, value: &str) -> Option<Unscalable> {
         let seen = self.statistics.get(value).and_then(|seen| seen.sketch.as_ref());
         if seen.is_some_and(|sketch| sketch.mask().is_some()) {

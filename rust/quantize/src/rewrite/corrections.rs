@@ -1,4 +1,4 @@
-//! Biases that correction brings: where a node had none, and where they stay float.
+//! Biases of bias correction: for nodes without a bias, and for biases that stay float.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use super::writer::Writer;
 use crate::encode::Encoded;
 use crate::graph::ValueId;
 
-/// Writes the biases of nodes that had none, and the constants that take the place of others.
+/// Writes new biases for nodes without one, and replaces float biases by corrected constants.
 pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
     let graph = writer.graph;
     for (node, tensor) in &encoded.biases {

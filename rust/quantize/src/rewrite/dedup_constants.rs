@@ -1,4 +1,4 @@
-//! Constants that hold the same elements are kept once.
+//! Merges constants that hold the same elements.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,16 +7,16 @@ use quantize_rs_onnx::{DataType, Edit, Tensor};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::{Decision, Plan};
 
-/// Constants with fewer bytes are not worth the look.
+/// Constants with fewer bytes are not compared.
 const SMALL: usize = 256;
 
 /// Element type and shape.
 type Kind = (DataType, Vec<i64>);
 
-/// Edits that let the readers of a constant read an equal one that stands before it.
+/// Edits that redirect the consumers of a constant to an earlier constant with the same bytes.
 ///
-/// Numbers do not change by it: what is read holds the same bytes. Values that the plan quantizes,
-/// that `made` touches already, that are outputs, or that somebody could replace are left alone.
+/// Values that the plan quantizes, values that `made` changes, outputs, and initializers that a
+/// caller may override are left alone.
 pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
     let touched: HashSet<&str> = made
         .iter()

@@ -1,8 +1,8 @@
-//! `DynamicQuantizeLinear` with `MatMulInteger` and `ConvInteger`: integers multiplied by integers, of
-//! which one side is found when the model runs.
+//! `DynamicQuantizeLinear` with `MatMulInteger` and `ConvInteger`: products of integer weights and
+//! activations that are quantized at inference time.
 //!
-//! The integer result times both scales is what the node made, in the order of operators that ONNX
-//! Runtime fuses: `Cast`, then `Mul` by the product of the scales.
+//! The integer result is multiplied by both scales, in the order of operators that ONNX Runtime
+//! fuses: `Cast`, then `Mul` by the product of the scales.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ use crate::graph::uses;
 use crate::graph::uses::{Along, Use};
 use crate::plan::ValuePlan;
 
-/// Names of what a value became when the model runs: integers, scale, zero point.
+/// Names of a value that is quantized at inference time: integers, scale, zero point.
 type AtRunTime = [String; 3];
 
 /// The integers of one weight, in the file.
@@ -30,16 +30,16 @@ struct Weight {
     dtype: DataType,
 }
 
-/// Writes products of integers, and what is quantized for them when the model runs.
+/// Writes integer products, and the nodes that quantize their inputs at inference time.
 #[derive(Default)]
 pub(super) struct Dynamic {
-    /// What values become when the model runs, by name.
+    /// Values that are quantized at inference time, by name.
     at_run_time: HashMap<String, AtRunTime>,
     lstms: Lstms,
 }
 
 impl FormatWriter for Dynamic {
-    /// Writes a weight of integer products, and the products.
+    /// Writes a weight, and the integer products that use it.
     fn weight(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -57,7 +57,7 @@ impl FormatWriter for Dynamic {
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());
         let mut zero_point = tensor.zero_point.clone();
         if first.op_type == "Conv" {
-            // One zero point for all, and scales that meet the channels of what is made.
+            // One zero point for all channels, and scales that broadcast to the output's channels.
             let per_channel = how.spec.granularity != Granularity::PerTensor;
             if per_channel {
                 scale.shape.resize(integers.shape.len() - 1, 1);
@@ -125,7 +125,7 @@ impl Dynamic {
         writer.step("Mul", vec![sums, scales], made);
     }
 
-    /// What a value becomes when the model runs: once for all who multiply it.
+    /// Quantizes a value at inference time, once for all products that read it.
     fn at_run_time(&mut self, writer: &mut Writer<'_, '_>, value: &str, cast: bool) -> AtRunTime {
         if let Some(names) = self.at_run_time.get(value) {
             return names.clone();
@@ -144,7 +144,7 @@ impl Dynamic {
 }
 
 impl Writer<'_, '_> {
-    /// A vector with an axis for each of a convolution's result, its own that of the channels.
+    /// Reshapes a bias so that it broadcasts to the channels of a convolution's result.
     fn beside_channels(&mut self, node: usize, bias: &str) -> String {
         let weight = self.graph.input(node, 1).and_then(|id| self.graph.shape(id));
         let rank = weight.map_or(4, |shape| shape.len());
@@ -165,9 +165,9 @@ impl Writer<'_, '_> {
     }
 }
 
-/// A matrix of bytes with rows for columns.
+/// The transpose of a matrix of bytes.
 pub(super) fn transposed(tensor: &Tensor) -> Tensor {
-    /// Rows and columns that are turned together: their bytes stay in the cache.
+    /// Rows and columns of a tile, whose bytes stay in the cache.
     const TILE: usize = 64;
     let [rows, columns] = tensor.shape[..] else { return tensor.clone() };
     let mut data = vec![0; tensor.data.len()];

@@ -1,4 +1,4 @@
-//! Weights that stay float and are quantized when the model runs, for those who train on it.
+//! Weights that stay float and are quantized at inference time, for further training.
 
 use quantize_rs_onnx::{DataType, Tensor};
 
@@ -9,7 +9,7 @@ use crate::graph::ValueId;
 use crate::graph::elements::to_f32;
 use crate::plan::{Consumers, ValuePlan};
 
-/// Writes weights in float before a `QuantizeLinear` of their own.
+/// Writes weights in float before their own `QuantizeLinear`.
 pub(super) struct FakeQuant;
 
 impl FormatWriter for FakeQuant {
@@ -25,9 +25,9 @@ impl FormatWriter for FakeQuant {
 }
 
 impl Writer<'_, '_> {
-    /// A weight `W` becomes the initializer `W_float`, which training moves, and a `QuantizeLinear`
-    /// and a `DequantizeLinear` that make `W` of it, with constant scales. What others read in float
-    /// keeps its name.
+    /// A weight `W` becomes the initializer `W_float`, which training updates, and a
+    /// `QuantizeLinear` and a `DequantizeLinear` that compute `W` from it, with constant scales. A
+    /// weight that other consumers need in float keeps its name.
     fn fake(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         let Some(floats) = self.floats(id, &tensor.quantized.shape) else { return };
@@ -44,7 +44,7 @@ impl Writer<'_, '_> {
         };
         let output = self.back_to_shape(id, how, output);
         let scale = self.constant(name, "scale", &tensor.scale);
-        // It says of what type the integers are.
+        // The zero point determines the type of the integers.
         let zero_point = self.constant(name, "zp", &tensor.zero_point);
         let integers = self.names.fresh(name, "quantized");
         let granularity = how.spec.granularity;
@@ -54,7 +54,7 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", name, inputs, output, granularity);
     }
 
-    /// The float32 elements of a weight, which may be cast from another float, in this shape.
+    /// The elements of a weight as float32, in this shape.
     fn floats(&self, id: ValueId, shape: &[usize]) -> Option<Tensor> {
         let tensor = self.graph.model.tensor(self.graph.constant_behind(id)?).ok()?;
         if tensor.dtype == DataType::Float {

@@ -1,6 +1,8 @@
-//! Weights that are integers until what is needed of them is there: rows that are looked up are brought
-//! back after they are taken, and not the whole table before, which runtimes would do at every run; so
-//! is what comes of rearranging.
+//! Weights that stay integers through a `Gather`, a `Transpose` or a `Reshape`.
+//!
+//! `Gather` takes rows of integers, and only these rows are dequantized. A `DequantizeLinear`
+//! before the `Gather` would dequantize the whole table at inference time. A rearranged weight is
+//! dequantized after it is rearranged.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
@@ -13,26 +15,26 @@ use crate::graph::uses;
 use crate::graph::{Consumer, ValueId};
 use crate::plan::ValuePlan;
 
-/// What becomes of one look-up.
-pub(super) struct LookUp {
+/// A `Gather` that takes integers.
+pub(super) struct IntegerGather {
     integers: String,
     scale: String,
-    back: Back,
-    /// What is made of it is called, where that is not the name of the value.
-    pub(super) made: Option<String>,
+    dequantization: Dequantization,
+    /// The name of the dequantized result, unless it is the name of the output.
+    pub(super) output: Option<String>,
 }
 
-/// How what was taken comes back from integers.
+/// How the rows that a `Gather` takes are dequantized.
 #[derive(Clone)]
-enum Back {
-    /// By a scale for each row, which is looked up too.
+enum Dequantization {
+    /// With a scale for each row, which a second `Gather` takes.
     ByRow,
-    /// By one scale and zero point, absent where that is 0.
-    Whole { zero_point: Option<String> },
+    /// With one scale and one zero point, which may be absent where it is 0.
+    PerTensor { zero_point: Option<String> },
 }
 
 impl Writer<'_, '_> {
-    /// Lets those who look up a table take integers of it.
+    /// Records that each `Gather` of a table takes its integers.
     pub(super) fn table(
         &mut self,
         id: ValueId,
@@ -44,26 +46,32 @@ impl Writer<'_, '_> {
         let by_row = how.spec.granularity != Granularity::PerTensor;
         let mut scale = tensor.scale.clone();
         if by_row {
-            // One length for each axis of the table, so that rows meet their scales.
+            // As many axes as the table has, so that the scales broadcast to its rows.
             scale.shape.resize(tensor.quantized.shape.len(), 1);
         }
         let scale = self.constant(value.name, "scale", &scale);
-        let back = if by_row {
-            Back::ByRow
+        let dequantization = if by_row {
+            Dequantization::ByRow
         } else {
             let needed = self.moved_needs_zero_point(how);
-            Back::Whole { zero_point: needed.then(|| self.zero_point(&tensor.zero_point)) }
+            let zero_point = needed.then(|| self.zero_point(&tensor.zero_point));
+            Dequantization::PerTensor { zero_point }
         };
         let graph = self.graph;
-        let looks_up = |consumer: &&Consumer| graph.nodes[consumer.node].op_type == "Gather";
-        for Consumer { node, .. } in value.consumers.iter().filter(looks_up).copied() {
-            let (integers, scale, back) = (integers.to_owned(), scale.clone(), back.clone());
-            self.look_ups.insert(node, LookUp { integers, scale, back, made: None });
+        let is_gather = |consumer: &&Consumer| graph.nodes[consumer.node].op_type == "Gather";
+        for Consumer { node, .. } in value.consumers.iter().filter(is_gather).copied() {
+            let gather = IntegerGather {
+                integers: integers.to_owned(),
+                scale: scale.clone(),
+                dequantization: dequantization.clone(),
+                output: None,
+            };
+            self.gathers.insert(node, gather);
         }
     }
 
-    /// A weight that is rearranged before it is multiplied by, if it is: its integers are, and what
-    /// comes out comes back from them.
+    /// Writes a weight that may be rearranged before the product: the nodes rearrange its integers,
+    /// and their result is dequantized.
     pub(super) fn rearranged(
         &mut self,
         id: ValueId,
@@ -88,7 +96,7 @@ impl Writer<'_, '_> {
         let end = &self.graph.values[end];
         let mut consumers = end.consumers.iter().map(|consumer| self.graph.nodes[consumer.node]);
         let consumer = consumers.find(|consumer| consumer.op_type != "Gather");
-        // A matrix, or a filter whose channels come first.
+        // The channel axis of a matrix. In a filter, it is the first one at any rank.
         let axis = consumer.and_then(|node| match ops::rule(node)?.slot(1) {
             Slot::Weight { axis } | Slot::Operand { axis } => axis(node, 2),
             _ => None,
@@ -100,13 +108,13 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", name, inputs, end.name.to_owned(), granularity);
     }
 
-    /// Writes the look-ups.
-    pub(super) fn look_up(&mut self) {
-        for (node, look_up) in std::mem::take(&mut self.look_ups) {
-            let LookUp { integers, scale, back, made } = look_up;
+    /// Writes the `Gather` nodes that take integers.
+    pub(super) fn write_gathers(&mut self) {
+        for (node, gather) in std::mem::take(&mut self.gathers) {
+            let IntegerGather { integers, scale, dequantization, output } = gather;
             let proto = self.graph.nodes[node];
             let name = proto.output[0].clone();
-            let output = made.unwrap_or_else(|| name.clone());
+            let output = output.unwrap_or_else(|| name.clone());
             let taken = self.names.fresh(&name, "taken");
             self.edits.push(Edit::SetInput { node, input: 0, value: integers });
             self.edits.push(Edit::RenameOutput { node, output: 0, value: taken.clone() });
@@ -115,12 +123,12 @@ impl Writer<'_, '_> {
                 self.edits
                     .push(Edit::AddNode(NodeProto::new("", op_type, input, output, attribute)));
             };
-            match back {
-                Back::Whole { zero_point } => {
+            match dequantization {
+                Dequantization::PerTensor { zero_point } => {
                     let input = [taken, scale].into_iter().chain(zero_point).collect();
                     add("DequantizeLinear", input, &output, vec![]);
                 }
-                Back::ByRow => {
+                Dequantization::ByRow => {
                     let [float, scales] = ["float", "scales"].map(|s| self.names.fresh(&taken, s));
                     let to = i64::from(DataType::Float.number());
                     let to = vec![Raw::new(AttributeProto::int("to", to))];

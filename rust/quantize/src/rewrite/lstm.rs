@@ -1,7 +1,8 @@
-//! `DynamicQuantizeLSTM`: an operator of ONNX Runtime that quantizes what an LSTM reads when the model runs.
+//! `DynamicQuantizeLSTM`: an operator of ONNX Runtime that quantizes the inputs of an LSTM at
+//! inference time.
 //!
-//! Its weights lie with columns for rows, and have a scale and a zero point for each direction, or for each row of each
-//! direction. They are inputs 8 to 11, behind those of `LSTM`.
+//! Its weights are transposed. They have a scale and a zero point for each direction, or for each
+//! row of each direction. Scales and zero points are inputs 8 to 11, after the inputs of `LSTM`.
 
 use std::collections::HashMap;
 
@@ -13,15 +14,15 @@ use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::plan::{MICROSOFT, ValuePlan};
 
-/// Inputs of `LSTM`.
+/// The number of inputs of `LSTM`.
 const INPUTS: usize = 8;
 
-/// Names of integers, scale and zero point of the two weights of LSTMs, by node.
+/// Names of the integers, scale and zero point of both weights of each LSTM, by node.
 #[derive(Default)]
 pub(super) struct Lstms(HashMap<usize, [Option<[String; 3]>; 2]>);
 
 impl Lstms {
-    /// Writes one of the two weights of an LSTM, and with the second the node.
+    /// Writes one of the two weights of an LSTM. The second one also replaces the node.
     pub(super) fn weight(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -33,7 +34,7 @@ impl Lstms {
         let name = writer.graph.values[id].name;
         let Some(shape) = writer.graph.shape(id) else { return };
         let [Some(directions), Some(rows), Some(columns)] = shape[..] else { return };
-        let integers = turned(&tensor.quantized, [directions, rows, columns]);
+        let integers = transposed_each(&tensor.quantized, [directions, rows, columns]);
         let lengths = if how.matrix.is_some() { vec![directions, rows] } else { vec![directions] };
         let reshaped = |tensor: &Tensor| Tensor { shape: lengths.clone(), ..tensor.clone() };
         let names = [
@@ -61,13 +62,13 @@ impl Lstms {
     }
 }
 
-/// The matrix of each direction with rows for columns.
-fn turned(tensor: &Tensor, [directions, rows, columns]: [usize; 3]) -> Tensor {
+/// The transposed matrix of each direction.
+fn transposed_each(tensor: &Tensor, [directions, rows, columns]: [usize; 3]) -> Tensor {
     let matrices = tensor.data.chunks_exact((rows * columns).max(1));
-    let turned = matrices.flat_map(|matrix| {
+    let bytes = matrices.flat_map(|matrix| {
         let data = tensor.data.slice_ref(matrix);
         transposed(&Tensor { dtype: tensor.dtype, shape: vec![rows, columns], data }).data
     });
-    let data: Vec<u8> = turned.collect();
+    let data: Vec<u8> = bytes.collect();
     Tensor { dtype: tensor.dtype, shape: vec![directions, columns, rows], data: data.into() }
 }

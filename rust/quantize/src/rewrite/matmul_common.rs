@@ -1,5 +1,5 @@
-//! What formats that replace a product have in common: its factors and addends, and what is left
-//! over of the constant that it read.
+//! Shared by the formats that replace a product: its factors and addends, and the removal of the
+//! constant that it read.
 
 use std::collections::HashSet;
 
@@ -9,12 +9,12 @@ use super::writer::{Writer, floats_of};
 use crate::graph::ValueId;
 use crate::graph::uses::{Constant, Use};
 
-/// What a `Gemm` does beside the product.
+/// What a `Gemm` computes in addition to the product.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rest<'m> {
     alpha: f32,
     beta: f32,
-    /// What is added, where anything is.
+    /// The value that is added, if any.
     pub(super) addend: Option<&'m str>,
     /// The type of the product and of the factors.
     dtype: DataType,
@@ -31,13 +31,13 @@ impl<'m> Rest<'m> {
         Rest { alpha, beta, addend, dtype }
     }
 
-    /// Whether nothing has a factor.
+    /// Whether both factors are 1.
     pub(super) fn plain(self) -> bool {
         !is_not(self.alpha, 1.0) && !is_not(self.beta, 1.0)
     }
 }
 
-/// A node with the name of another that computes something else.
+/// A copy of a node with another operator, inputs, output and attributes.
 pub(super) fn another(
     node: &NodeProto,
     (domain, op_type): (&str, &str),
@@ -57,7 +57,7 @@ pub(super) fn another(
     with
 }
 
-/// The nodes of the main graph that multiply by a constant, or look it up.
+/// The nodes of the main graph that multiply by a constant or gather its rows.
 pub(super) fn multipliers(constant: &Constant<'_>) -> Vec<usize> {
     let node = |usage: &Use<'_>| match usage {
         Use::Weight { node, .. } => Some(*node),
@@ -67,7 +67,7 @@ pub(super) fn multipliers(constant: &Constant<'_>) -> Vec<usize> {
 }
 
 impl Writer<'_, '_> {
-    /// Writes what a node does beside the product, and gives the name that the product is to have.
+    /// Writes what a node computes in addition to the product, and returns the name of the product.
     pub(super) fn rest_of_product(&mut self, node: &NodeProto, rest: &Rest<'_>) -> String {
         let output = node.output[0].clone();
         let mut steps: Vec<(&str, String)> = Vec::new();
@@ -99,7 +99,7 @@ impl Writer<'_, '_> {
         product
     }
 
-    /// Lets a node compute something else of other values, under its name and at its place.
+    /// Replaces a node by another operator, with the same name and position.
     pub(super) fn replace(
         &mut self,
         node: usize,
@@ -112,7 +112,7 @@ impl Writer<'_, '_> {
         self.edits.push(Edit::ReplaceNode { node, with });
     }
 
-    /// A node of ONNX's own operators without attributes.
+    /// Adds a node of a standard operator without attributes.
     pub(super) fn step(&mut self, op_type: &str, input: Vec<String>, output: String) {
         self.edits.push(Edit::AddNode(NodeProto::new("", op_type, input, vec![output], vec![])));
     }
@@ -128,7 +128,7 @@ impl Writer<'_, '_> {
         self.constant(base, suffix, &value)
     }
 
-    /// Imports a domain where it is not.
+    /// Imports a domain if the model does not.
     pub(super) fn import(&mut self, domain: &str, version: i64) {
         if self.graph.model.opset(domain).is_none() && self.imported.insert(domain.to_owned()) {
             let domain = domain.to_owned();
@@ -136,8 +136,8 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// Takes a constant out that nobody reads any more, and what rearranged it on the way to
-    /// `readers`.
+    /// Removes a constant whose consumers were replaced, and the nodes that rearranged it before
+    /// them.
     pub(super) fn take_out_read(&mut self, id: ValueId, consumers: &[usize]) {
         let mut done: HashSet<usize> = consumers.iter().copied().collect();
         let mut waiting = vec![id];
@@ -165,7 +165,7 @@ impl Writer<'_, '_> {
     }
 }
 
-#[allow(clippy::float_cmp)] // what the file says, not a result
+#[allow(clippy::float_cmp)] // attributes of the file, not computed numbers
 fn is_not(value: f32, other: f32) -> bool {
     value != other
 }

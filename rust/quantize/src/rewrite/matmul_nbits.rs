@@ -1,8 +1,8 @@
 //! `MatMulNBits` and `GatherBlockQuantized`: operators of ONNX Runtime that read weights in blocks.
 //!
-//! A weight `W` becomes `W_quantized`, `W_scale` and, where it is not symmetric, `W_zp`, and the node
-//! that read it one that reads these. What a `Gemm` does beside the product is left to `Mul` and
-//! `Add`, but for a plain bias, which `MatMulNBits` adds itself.
+//! A weight `W` becomes `W_quantized`, `W_scale` and, if it is asymmetric, `W_zp`. The nodes that
+//! read `W` are replaced by nodes that read these. The factors and the addend of a `Gemm` become
+//! `Mul` and `Add` nodes, except a plain bias, which `MatMulNBits` adds itself.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
@@ -18,26 +18,26 @@ use crate::plan::{MICROSOFT, ValuePlan};
 
 /// The integers of one weight, in the file.
 struct Blocks {
-    /// Names of integers, scales and zero points, the latter empty where they are in the middle.
+    /// Names of integers, scales and zero points. The last is empty for symmetric weights.
     names: [String; 3],
     bits: u32,
     block_size: usize,
-    /// Columns of the product, and elements of each.
+    /// The number of columns of the product, and of elements of each.
     width: usize,
     depth: usize,
-    /// The float type of the weight, its scales and what is multiplied.
+    /// The float type of the weight, its scales and the activations.
     dtype: DataType,
 }
 
 /// Writes weights in blocks, and the operators that read them.
 #[derive(Default)]
 pub(super) struct MatMulNBits {
-    /// What nodes in graphs inside nodes become.
+    /// The replacements of nodes in subgraphs.
     inside: Replacements,
 }
 
 impl FormatWriter for MatMulNBits {
-    /// Writes a weight in blocks, and lets its readers read it so.
+    /// Writes a weight in blocks, and replaces the nodes that read it.
     fn weight(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -56,7 +56,8 @@ impl FormatWriter for MatMulNBits {
         let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
         let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
         let flat = flat(&tensor.quantized, row_len);
-        // A table that is multiplied by as well is kept once: the look-up reads it in another shape.
+        // A table that is also a factor of products is stored once. `GatherBlockQuantized` reads it
+        // through a `Reshape`.
         let whole = row_len == tensor.quantized.shape[1] * blob;
         let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
         let integers = if products.is_empty() && !inside {
@@ -105,7 +106,7 @@ impl FormatWriter for MatMulNBits {
 }
 
 impl MatMulNBits {
-    /// The product of a node in a graph inside a node: there stands what it does beside it, too.
+    /// Replaces a node in a subgraph by its product and what it computes in addition.
     fn inside(&mut self, writer: &mut Writer<'_, '_>, node: &NodeProto, blocks: &Blocks) {
         let before = writer.edits.len();
         let mut nodes = vec![writer.product(node, blocks)];
@@ -120,7 +121,7 @@ impl MatMulNBits {
 }
 
 impl Writer<'_, '_> {
-    /// The product of one node, what that does beside it added.
+    /// The product of one node. What the node computes in addition is added to the edits.
     fn product(&mut self, proto: &NodeProto, blocks: &Blocks) -> NodeProto {
         let [integers, scale, zero_point] = blocks.names.clone();
         let mut input = vec![proto.input[0].clone(), integers, scale, zero_point];
@@ -152,7 +153,7 @@ impl Writer<'_, '_> {
         another(proto, (MICROSOFT, "MatMulNBits"), input, made, &attributes)
     }
 
-    /// The look-up of one node.
+    /// Replaces a `Gather` by a `GatherBlockQuantized`.
     fn rows(&mut self, node: usize, blocks: &Blocks) {
         let proto = self.graph.nodes[node];
         let [integers, scale, zero_point] = blocks.names.clone();
@@ -184,12 +185,12 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Whether others than those that take rows read it.
+/// Whether a weight has consumers other than the nodes that gather rows.
 fn blocks_of_products(consumers: &[usize], rows: &[usize]) -> bool {
     consumers.len() > rows.len()
 }
 
-/// Rows of `row_len` bytes, without what pads the last block.
+/// Rows of `row_len` bytes, without the padding of the last block.
 fn flat(blobs: &Tensor, row_len: usize) -> Tensor {
     let width = blobs.shape[0];
     let padded = blobs.data.len() / width.max(1);

@@ -1,7 +1,7 @@
-//! The edits that turn a model into what the plan says: one `FormatWriter` an output format.
+//! The edits that apply a plan to a model: one `FormatWriter` for each output format.
 //!
-//! In: a graph, its plan and its encoded weights and parameters. Out: edits of the model.
-//! Nothing is decided here. Imports: the rooms up to `encode`.
+//! Input: a graph, its plan, and its encoded weights and parameters. Output: edits of the model.
+//! Nothing is decided here. This module imports the modules up to `encode`.
 
 mod corrections;
 mod dedup_constants;
@@ -26,10 +26,10 @@ use writer::Writer;
 
 pub use dedup_constants::share;
 
-/// How an output format writes what the plan quantizes. A value of it serves one model, so that it
-/// can remember what it wrote.
+/// How an output format writes quantized values. Each model gets its own instance, which can
+/// remember what it wrote.
 trait FormatWriter {
-    /// Writes a weight, and the nodes that use it where the format replaces them.
+    /// Writes a weight, and the nodes that use it if the format replaces them.
     fn weight(
         &mut self,
         writer: &mut Writer<'_, '_>,
@@ -50,19 +50,20 @@ trait FormatWriter {
         writer.activation(id, how, params, encoded);
     }
 
-    /// Writes the bias of nodes that run on integers: int32 and a `DequantizeLinear` for each.
+    /// Writes the bias of nodes that run on integers: for each node, int32 elements and a
+    /// `DequantizeLinear`.
     fn bias(&mut self, writer: &mut Writer<'_, '_>, id: ValueId, encoded: &Encoded) {
         writer.bias(id, encoded);
     }
 
-    /// Writes what depends on several values, once all are written.
+    /// Writes what depends on several values, after all of them are written.
     fn finish(&mut self, _: &mut Writer<'_, '_>) {}
 }
 
 /// The writer of one output format.
 struct WriterRow {
     format: Format,
-    /// A writer for one model.
+    /// Creates the writer of one model.
     start: fn() -> Box<dyn FormatWriter>,
 }
 
@@ -77,12 +78,12 @@ const WRITERS: &[WriterRow] = &[
     WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },
 ];
 
-/// The edits that turn the model of `graph` into what `plan` says, with the numbers of `encoded`.
+/// The edits that apply `plan` to the model of `graph`, with the numbers of `encoded`.
 pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     let mut writer = Writer::new(graph, plan);
     let mut formats: Vec<(Format, Box<dyn FormatWriter>)> =
         WRITERS.iter().map(|row| (row.format, (row.start)())).collect();
-    // Constants first: what is made of a table is called as the plan for that value says.
+    // Constants first: a quantized activation may rename the result of an integer `Gather`.
     let (constants, others): (Vec<_>, Vec<_>) =
         plan.quantized().partition(|(_, how)| how.source == Source::Weights);
     for (value, how) in constants.into_iter().chain(others) {
@@ -104,7 +105,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
         }
     }
     corrections::write(&mut writer, encoded);
-    writer.look_up();
+    writer.write_gathers();
     for (_, format) in &mut formats {
         format.finish(&mut writer);
     }

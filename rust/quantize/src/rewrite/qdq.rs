@@ -1,14 +1,13 @@
 //! QDQ: every quantized value stands between a `QuantizeLinear` and a `DequantizeLinear`.
 //!
-//! The `DequantizeLinear` takes the name of the value, so that nothing that reads it changes:
-//! a weight `W` becomes `W_quantized`, `W_scale`, `W_zp` and a node that makes `W`; an activation
-//! `y` is renamed `y_float` where it is made, and `y` is what comes back from 8 bits. Where only
-//! some read it so, they read `y_dequantized`, and `y` stays what it was.
+//! The output of the `DequantizeLinear` has the name of the value, so that its consumers do not
+//! change. A weight `W` becomes `W_quantized`, `W_scale`, `W_zp` and a node that computes `W`. An
+//! activation `y` is renamed `y_float` at its producer, and `y` is the dequantized value. If only
+//! some consumers read the quantized value, they read `y_dequantized`, and `y` is not renamed.
 //!
-//! With activations there are several new names for every value of the model, and many small
-//! models are little else. So what serves many is written once, and what nobody needs is left out:
-//! zero points are shared, those of symmetric weights are absent where runtimes fuse without, and
-//! the new nodes have no names.
+//! If activations are quantized, each value of the model adds several names. In small models these
+//! would be most of the file, so equal zero points are shared, zero points of symmetric weights are
+//! omitted where runtimes fuse without them, and new nodes have no names.
 
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
@@ -21,8 +20,8 @@ use crate::graph::uses;
 use crate::graph::{Consumer, Producer, ValueId};
 use crate::plan::{Consumers, SAYS_TYPE, ValuePlan};
 
-/// Writes weights as integers before a `DequantizeLinear`. Activations and biases are written as in
-/// every format that does not say otherwise.
+/// Writes weights as integers before a `DequantizeLinear`. Activations and biases are written by
+/// the default methods of [`FormatWriter`].
 pub(super) struct Qdq;
 
 impl FormatWriter for Qdq {
@@ -38,8 +37,8 @@ impl FormatWriter for Qdq {
 }
 
 impl Writer<'_, '_> {
-    /// Integers of a weight, and what makes floats of them where it is used.
-    fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
+    /// Writes the integers of a weight, and the nodes that dequantize them.
+    pub(super) fn weight(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) {
         let name = self.graph.values[id].name;
         let output = match how.consumers {
             Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding => {
@@ -65,7 +64,8 @@ impl Writer<'_, '_> {
             return self.cast(id, stored, output);
         }
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {
-            // Floats have none but 0, which would take half as much as the scales again.
+            // The zero point of floats is always 0. Writing it would take half the size of the
+            // scales.
             _ if !how.spec.scales.are_wide() => None,
             (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
             (true, true) => Some(self.zero_point(&tensor.zero_point)),
@@ -77,7 +77,8 @@ impl Writer<'_, '_> {
         self.dequantize(name, output, how.spec.granularity, tensor, scale, zero_point);
     }
 
-    /// The name of what is made `output` by a change of type, where that is needed.
+    /// Adds a `Cast` that computes `output`, if the model needs another type than the scales have.
+    /// Returns the name of its input, or `output`.
     fn back_to_type(&mut self, id: ValueId, output: String) -> String {
         let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
         if dtype == scale_type(self.graph, id) {
@@ -90,10 +91,13 @@ impl Writer<'_, '_> {
         float
     }
 
-    /// Whether the zero point of a weight must be written though it is 0: ONNX Runtime 1.31 fuses
-    /// `Gemm` only then, and what it makes a `Gemm` of. What comes back by one scale and is moved it
-    /// takes to uint8 and back after that, unless a zero point says that it was int8. From opset 21 on
-    /// it takes the type from the integers, and with a zero point makes what it cannot load (1.32).
+    /// Whether the zero point of a weight must be written although it is 0.
+    ///
+    /// ONNX Runtime 1.31 fuses a `Gemm`, and what it converts to a `Gemm`, only with a zero point.
+    /// If a weight with one scale is moved after it is dequantized, ONNX Runtime quantizes the
+    /// result to uint8 and dequantizes it again, unless a zero point gives the type int8. From
+    /// opset 21 on, it takes the type from the integers. With a zero point, ONNX Runtime 1.32 then
+    /// writes a model that it cannot load.
     pub(super) fn needs_zero_point(&self, id: ValueId, how: &ValuePlan) -> bool {
         let mut consumers = self.graph.values[id].consumers.iter();
         let needed = |consumer: &Consumer| match self.graph.nodes[consumer.node].op_type.as_str() {
@@ -105,15 +109,15 @@ impl Writer<'_, '_> {
         is_off_middle(how) || consumers.any(needed)
     }
 
-    /// As [`Writer::needs_zero_point`], of what comes back from integers and may be moved then, as rows
-    /// of a table are: whatever else multiplies by the table.
+    /// As [`Writer::needs_zero_point`], for a dequantized value that may be moved, such as the rows
+    /// of a table. The other consumers of the table do not matter.
     pub(super) fn moved_needs_zero_point(&self, how: &ValuePlan) -> bool {
         let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
         let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
         is_off_middle(how) || whole
     }
 
-    /// An activation between `QuantizeLinear` and `DequantizeLinear`.
+    /// Writes a `QuantizeLinear` and a `DequantizeLinear` for an activation.
     pub(super) fn activation(
         &mut self,
         id: ValueId,
@@ -128,15 +132,15 @@ impl Writer<'_, '_> {
         let (float, restored) = match value.producer {
             Producer::Node { node, output } if how.consumers == Consumers::All => {
                 let float = self.names.fresh(value.name, "float");
-                if let Some(look_up) = self.look_ups.get_mut(&node) {
-                    look_up.made = Some(float.clone());
+                if let Some(gather) = self.gathers.get_mut(&node) {
+                    gather.output = Some(float.clone());
                 } else {
                     let value = float.clone();
                     self.edits.push(Edit::RenameOutput { node, output, value });
                 }
                 (float, value.name.to_owned())
             }
-            // An input of the model keeps its name too.
+            // An input of the model keeps its name as well.
             _ => (value.name.to_owned(), self.redirect(id)),
         };
         let parameters = |first: String| vec![first, scale.clone(), zero_point.clone()];
@@ -147,7 +151,7 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", value.name, inputs, restored, per_tensor);
     }
 
-    /// A new name for what comes back from integers, which those read who run on integers.
+    /// A new name for a dequantized value. The consumers that run on integers read it.
     fn redirect(&mut self, id: ValueId) -> String {
         let value = &self.graph.values[id];
         let restored = self.names.fresh(value.name, "dequantized");
@@ -161,7 +165,7 @@ impl Writer<'_, '_> {
         restored
     }
 
-    /// A bias: one int32 copy for each node, since each has a scale of its own.
+    /// Writes a bias: one int32 copy for each node, because each node has its own scale.
     pub(super) fn bias(&mut self, id: ValueId, encoded: &Encoded) {
         let value = &self.graph.values[id];
         let nodes = self.biased.remove(&id).unwrap_or_default();
@@ -180,20 +184,20 @@ impl Writer<'_, '_> {
                 let value = output.clone();
                 self.edits.push(Edit::SetInput { node: *node, input: 2, value });
             }
-            // What was written with axes of length 1 before its own keeps them.
+            // Leading axes of length 1 are kept.
             let mut tensor = tensor.clone();
             let axes = match self.graph.nodes[*node].op_type.as_str() {
-                // ONNX Runtime computes on integers with a vector alone.
+                // ONNX Runtime runs on integers only if the bias is a vector.
                 "Gemm" => 1,
                 _ => self.graph.shape(id).map_or(1, |shape| shape.len().max(1)),
             };
             tensor.quantized.shape.splice(..0, std::iter::repeat_n(1, axes - 1));
-            // Two nodes may share a bias and not the granularity of their weights.
+            // Two nodes may share a bias although their weights have different granularities.
             let granularity = match tensor.scale.shape[..] {
                 [] => Granularity::PerTensor,
                 _ => Granularity::PerAxis { axis: axes - 1 },
             };
-            // The zero point of int32 is 0 and may be left out.
+            // The zero point of int32 is 0 and may be omitted.
             self.dequantize_constant(value.name, output, granularity, &tensor, None);
         }
         if alone
@@ -203,7 +207,7 @@ impl Writer<'_, '_> {
         }
     }
 
-    /// A `Cast` to the type that a constant had.
+    /// Writes a `Cast` to the original type of a constant.
     fn cast(&mut self, id: ValueId, input: String, output: String) {
         let base = self.graph.values[id].name;
         let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
@@ -220,7 +224,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Whether a zero point may be another number than 0.
+/// Whether a zero point may differ from 0.
 fn is_off_middle(how: &ValuePlan) -> bool {
     !how.spec.symmetric || how.spec.zero_point_midpoint() != 0
 }

@@ -1,4 +1,4 @@
-//! Graphs inside nodes, some of whose nodes become others.
+//! Replaces nodes in subgraphs.
 
 use std::collections::HashMap;
 
@@ -7,35 +7,35 @@ use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw};
 use super::writer::Writer;
 use crate::graph::with_subgraphs;
 
-/// What nodes in graphs inside nodes become, by their address.
+/// The replacements of nodes in subgraphs, by the address of the node.
 pub(super) type Replacements = HashMap<*const NodeProto, Vec<NodeProto>>;
 
 impl Writer<'_, '_> {
-    /// Puts what nodes in graphs inside nodes become in their place.
-    pub(super) fn replace_inside(&mut self, became: &Replacements) {
-        if became.is_empty() {
+    /// Replaces nodes in subgraphs.
+    pub(super) fn replace_inside(&mut self, replacements: &Replacements) {
+        if replacements.is_empty() {
             return;
         }
         let nodes = self.graph.nodes.iter().enumerate();
         let replaced = nodes.filter_map(|(node, proto)| {
-            let with = with_subgraphs(proto, |body| changed(body, became))?;
+            let with = with_subgraphs(proto, |body| changed(body, replacements))?;
             Some(Edit::ReplaceNode { node, with })
         });
-        // Before their inputs are set.
+        // These edits come first: later edits set inputs of the new nodes.
         self.edits.splice(..0, replaced.collect::<Vec<_>>());
     }
 }
 
-/// A graph with other nodes in it, where any of them become others. As deep as graphs are nested,
-/// which the reader of the file limits.
-fn changed(body: &GraphProto, became: &Replacements) -> Option<GraphProto> {
+/// A copy of a graph with replaced nodes, or `None` if no node of it is replaced. The recursion is
+/// as deep as graphs are nested, which the model loader limits.
+fn changed(body: &GraphProto, replacements: &Replacements) -> Option<GraphProto> {
     let mut nodes = Vec::with_capacity(body.node.len());
     let mut any = false;
     for node in &body.node {
-        if let Some(others) = became.get(&std::ptr::from_ref(&**node)) {
+        if let Some(others) = replacements.get(&std::ptr::from_ref(&**node)) {
             nodes.extend(others.iter().cloned().map(Raw::new));
             any = true;
-        } else if let Some(with) = with_subgraphs(node, |inner| changed(inner, became)) {
+        } else if let Some(with) = with_subgraphs(node, |inner| changed(inner, replacements)) {
             nodes.push(Raw::new(with));
             any = true;
         } else {

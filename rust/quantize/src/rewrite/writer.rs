@@ -1,4 +1,4 @@
-//! What all output formats write with: the edits so far, fresh names, and shared constants.
+//! The state that all output formats share: the edits so far, fresh names, and shared constants.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
-use super::gather::LookUp;
+use super::gather::IntegerGather;
 use crate::encode::{Encoded, EncodedTensor, StoredScale};
 use crate::graph::names::Names;
 use crate::graph::uses;
@@ -14,15 +14,15 @@ use crate::graph::uses::Constant;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::plan::{Consumers, Plan, Source, ValuePlan};
 
-/// The edits of one model, while formats write them.
+/// The edits of one model, to which the formats add.
 pub(super) struct Writer<'g, 'm> {
     pub(super) graph: &'g Graph<'m>,
     pub(super) plan: &'g Plan,
-    /// Whether to write no more than is needed, which is when activations are quantized.
+    /// Whether to omit optional zero points and node names: true if activations are quantized.
     pub(super) brief: bool,
-    /// Nodes that run on integers and whose result a bias of the model is added to.
+    /// Nodes that run on integers and have a bias in the model.
     pub(super) summed: HashSet<usize>,
-    /// Those nodes, by bias.
+    /// The same nodes, by bias.
     pub(super) biased: HashMap<ValueId, Vec<usize>>,
     sources: HashMap<&'g str, &'g Source>,
     pub(super) names: Names<'g>,
@@ -31,11 +31,11 @@ pub(super) struct Writer<'g, 'm> {
     scales: BTreeMap<String, String>,
     /// Names of shared zero points, by their elements.
     zero_points: BTreeMap<(i32, Vec<usize>, Vec<u8>), String>,
-    /// Those who read a weight for nothing else, where others need it in float.
+    /// The consumers that use a constant only as a weight, if other consumers need it in float.
     weighing: HashMap<ValueId, Vec<Consumer>>,
-    /// Look-ups of integers, by node.
-    pub(super) look_ups: BTreeMap<usize, LookUp>,
-    /// How constants are used, once a format asked for it.
+    /// `Gather` nodes that take integers, by node.
+    pub(super) gathers: BTreeMap<usize, IntegerGather>,
+    /// How constants are used, after a format asked for it.
     uses: Option<HashMap<ValueId, Constant<'m>>>,
     /// Domains imported so far.
     pub(super) imported: HashSet<String>,
@@ -62,13 +62,13 @@ impl<'g, 'm> Writer<'g, 'm> {
             scales: BTreeMap::new(),
             zero_points: BTreeMap::new(),
             weighing: weighing(graph, plan),
-            look_ups: BTreeMap::new(),
+            gathers: BTreeMap::new(),
             uses: None,
             imported: HashSet::new(),
         }
     }
 
-    /// How a constant is used, for the one writer that replaces its uses; `None` the second time.
+    /// How a constant is used, for the writer that replaces its uses; `None` on the second call.
     pub(super) fn take_uses(&mut self, id: ValueId) -> Option<Constant<'m>> {
         let graph = self.graph;
         let found = || {
@@ -87,7 +87,7 @@ impl Writer<'_, '_> {
         name
     }
 
-    /// The name of a zero point; all that are the same have one.
+    /// The name of a zero point. Equal zero points share one constant.
     pub(super) fn zero_point(&mut self, tensor: &Tensor) -> String {
         let key = (tensor.dtype.number(), tensor.shape.clone(), tensor.data.to_vec());
         if let Some(name) = self.zero_points.get(&key) {
@@ -98,7 +98,7 @@ impl Writer<'_, '_> {
         name
     }
 
-    /// The name of the scale of an activation; values that follow another share its.
+    /// The name of the scale of an activation. A value with the range of another shares its scale.
     pub(super) fn scale(&mut self, id: ValueId, params: Params, encoded: &Encoded) -> String {
         let mut root = self.graph.values[id].name;
         while let Some(Source::SameAs(source)) = self.sources.get(root)
@@ -139,7 +139,8 @@ impl Writer<'_, '_> {
         self.edits.push(Edit::AddNode(node));
     }
 
-    /// Integers, scale and zero point of a constant, and the node that makes `output` of them.
+    /// Writes the integers, scale and zero point of a constant, and the node that computes `output`
+    /// from them.
     pub(super) fn dequantize_constant(
         &mut self,
         base: &str,
@@ -151,7 +152,7 @@ impl Writer<'_, '_> {
         self.dequantize(base, output, granularity, tensor, DataType::Float, zero_point);
     }
 
-    /// As [`Writer::dequantize_constant`], with scales of this type, which what comes back is of.
+    /// As [`Writer::dequantize_constant`], with scales and a result of type `scale`.
     pub(super) fn dequantize(
         &mut self,
         base: &str,
@@ -171,9 +172,9 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", base, inputs, output, granularity);
     }
 
-    /// As [`Writer::dequantize`], with scales of 8 bits. Those of two levels come back by a
-    /// `DequantizeLinear` of their own. What comes back has the type that is said, since that of
-    /// such scales says nothing of it.
+    /// As [`Writer::dequantize`], with scales of 8 bits. Scales of two levels are dequantized by
+    /// their own `DequantizeLinear`. The result has type `float`: the type of 8-bit scales does not
+    /// determine it.
     fn dequantize_narrow(
         &mut self,
         base: &str,
@@ -201,7 +202,8 @@ impl Writer<'_, '_> {
         self.node_with("DequantizeLinear", base, vec![quantized, scale], output, attribute);
     }
 
-    /// The name of what is made `output` by a change of shape, where that is needed.
+    /// Adds a `Reshape` that computes `output`, if the weight was quantized as a matrix of another
+    /// shape. Returns the name of its input, or `output`.
     pub(super) fn back_to_shape(&mut self, id: ValueId, how: &ValuePlan, output: String) -> String {
         let name = self.graph.values[id].name;
         let shape = self.graph.constant_behind(id).map(|tensor| tensor.dims.clone());
@@ -214,8 +216,8 @@ impl Writer<'_, '_> {
         matrix
     }
 
-    /// A new name for a weight as it comes back from integers, which those read who read nothing
-    /// but a weight in it.
+    /// A new name for a dequantized weight. The consumers that use the constant only as a weight
+    /// read it.
     pub(super) fn redirect_weighing(&mut self, id: ValueId) -> String {
         let restored = self.names.fresh(self.graph.values[id].name, "dequantized");
         let weighing = self.weighing.remove(&id).unwrap_or_default();
@@ -225,7 +227,7 @@ impl Writer<'_, '_> {
         restored
     }
 
-    /// Takes a constant out of the model, with what nobody reads any more once it is gone.
+    /// Removes a constant from the model, and whatever has no consumer after that.
     pub(super) fn take_out(&mut self, id: ValueId) {
         let value = &self.graph.values[id];
         match value.producer {
@@ -248,7 +250,7 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Those who read a weight for nothing else, where others need it in float.
+/// The consumers that use a constant only as a weight, if other consumers need it in float.
 fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Consumer>> {
     if plan.quantized().all(|(_, how)| how.consumers != Consumers::AsWeight) {
         return HashMap::new();
@@ -256,7 +258,7 @@ fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Consumer>> {
     uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
 }
 
-/// A tensor of float32 in another type of floats, each to the nearest.
+/// A float32 tensor converted to another float type, rounded to nearest.
 pub(super) fn floats_of(dtype: DataType, tensor: &Tensor) -> Tensor {
     let values = tensor.to_f32().unwrap_or_default().into_iter();
     let data = match dtype {

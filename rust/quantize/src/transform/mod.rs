@@ -1,11 +1,11 @@
 //! Preprocesses a model before planning: passes that rewrite the float graph without changing what
 //! it computes.
 //!
-//! In: a model. Out: a model that computes the same, and a [`Step`] for each pass.
-//! Imports: the rooms up to `graph`; pruning asks `plan` which weights it leaves alone.
+//! Input: a model. Output: a model that computes the same, and a [`Step`] for each pass. This
+//! module imports the modules up to `graph`; pruning also asks `plan` which weights are excluded.
 //!
-//! A pass looks at a graph and says what to change; [`Model::apply`] changes it. The passes run in
-//! their order, over and over, until none finds anything to do.
+//! A pass reads a graph and returns edits; [`Model::apply`] applies them. The passes run in order,
+//! repeatedly, until none returns edits.
 
 pub(crate) mod convert_opset;
 mod eval;
@@ -202,7 +202,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// The passes that run before planning, for products of integers or none.
+/// The passes that run before planning. `integers` says whether the model will compute on integers.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     let runs = |pass: &&Pass| match pass.stage {
         PassStage::Always => true,

@@ -1,4 +1,4 @@
-//! What tests of the flow share: fixtures, options, and an engine that needs no runtime.
+//! Shared by tests of whole runs: fixtures, options, and an engine that needs no runtime.
 
 #![allow(dead_code)] // each file of tests takes what it needs
 
@@ -57,7 +57,7 @@ pub(crate) fn ranges(model: &Model, plan: &Plan) -> Ranges {
         .unwrap()
 }
 
-/// The model as this configuration wants it.
+/// The model quantized with this configuration.
 pub(crate) fn quantized(model: &Model, config: Config) -> Quantized {
     let plan = plan(model, config);
     plan.apply(model, Some(&ranges(model, &plan))).unwrap()
@@ -92,7 +92,7 @@ pub(crate) fn read_by(model: &Model, op_type: &str) -> Vec<Vec<String>> {
     nodes.map(|node| node.input.clone()).collect()
 }
 
-/// The operator that makes a value.
+/// The operator that outputs a value.
 pub(crate) fn producer(model: &Model, value: &str) -> String {
     let made = model.graph().node.iter().find(|node| node.output.iter().any(|name| name == value));
     made.map(|node| node.op_type.clone()).unwrap_or_default()
@@ -108,7 +108,7 @@ impl Samples for Numbers {
     }
 }
 
-/// An engine whose every value reaches from -1 to 3, in a shape that fits those who read it.
+/// An engine in which every value ranges from -1 to 3, in a shape that its consumers accept.
 #[derive(Clone, Default)]
 pub(crate) struct Even {
     shapes: Vec<Vec<usize>>,
@@ -127,7 +127,7 @@ impl Engine for Even {
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let graph = Graph::of(model).ok();
         let shape = |name: &String| graph.as_ref().and_then(|graph| shape_of(graph, name));
-        // What is too large to be shown is not real: the model is damaged.
+        // A shape this large means that the model is damaged.
         let small = |shape: &Vec<usize>| {
             let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one));
             elements.is_some_and(|elements| (2..1 << 16).contains(&elements))
@@ -155,7 +155,7 @@ impl Session for Even {
     }
 }
 
-/// The shape of a value: what the file says, or what one who reads it needs.
+/// The shape of a value: the declared one, or one that a consumer needs.
 fn shape_of(graph: &Graph<'_>, name: &str) -> Option<Vec<usize>> {
     let value = graph.value(name)?;
     let said = graph.shape(value);

@@ -12,7 +12,7 @@ use super::BoxedSamples;
 /// The minimum number of distinct samples; with fewer, ranges seldom hold for other data.
 pub const MIN_SAMPLES: usize = 32;
 
-/// The minimum correlation of neighbouring pixels in images; in photos it is nearly 1.
+/// The minimum correlation of neighbouring pixels in images; in natural images it is nearly 1.
 const MIN_PIXEL_CORRELATION: f64 = 0.1;
 
 /// The minimum number of values of an image for this check.

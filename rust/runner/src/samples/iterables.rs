@@ -93,7 +93,7 @@ fn lacks_first_axis(input: &InputSpec, array: &Tensor) -> bool {
     input.shape.as_ref().is_some_and(|shape| shape.len() == array.shape.len() + 1)
 }
 
-/// Whether the first axis of every input is a batch axis, judging by its name.
+/// Whether the name of the first axis of every input says that it is a batch axis.
 fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
     let axes = || {
         inputs.iter().map(|input| match input.shape.as_deref() {
@@ -101,8 +101,8 @@ fn first_axes_are_batches(model: &Model, inputs: &[InputSpec]) -> bool {
             _ => (Said::SomethingElse, 0),
         })
     };
-    let pictures = |(said, rank)| said == Said::Nothing && rank >= 4;
-    axes().all(|(said, _)| said == Said::Batch) || axes().all(pictures)
+    let images = |(said, rank)| said == Said::Nothing && rank >= 4;
+    axes().all(|(said, _)| said == Said::Batch) || axes().all(images)
 }
 
 /// Whether rows along the first axes of the inputs may be independent: an output with one row for

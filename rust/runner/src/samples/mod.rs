@@ -56,7 +56,7 @@ pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 
 /// The samples of a file, whose format is that of its extension, or the images of a folder.
 ///
-/// A folder, an image, or a pattern of paths such as `photos/*.jpg` is read by an [`ImageFolder`]
+/// A folder, an image, or a pattern of paths such as `images/*.jpg` is read by an [`ImageFolder`]
 /// with default options.
 ///
 /// Arrays are divided into samples as by [`from_arrays`]; `limit` is the maximum number of samples.

@@ -157,9 +157,9 @@ mod tests {
         ];
         for (opset, initializer, expected) in cases {
             let node = vec![node("Resize", &["x", "s"])];
-            let mut mended = GraphProto { node, initializer, ..GraphProto::default() };
-            graph(&mut mended, opset);
-            assert_eq!(mended.node[0].attribute.len(), expected);
+            let mut fixed = GraphProto { node, initializer, ..GraphProto::default() };
+            graph(&mut fixed, opset);
+            assert_eq!(fixed.node[0].attribute.len(), expected);
         }
     }
 }

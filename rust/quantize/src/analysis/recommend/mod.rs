@@ -307,7 +307,7 @@ fn fitted(
 }
 
 impl Recommendation {
-    /// The same as wishes, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
+    /// The recommended options, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
     ///
     /// # Errors
     /// None that this crate causes.

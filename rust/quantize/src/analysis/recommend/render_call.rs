@@ -166,7 +166,8 @@ pub(super) fn command(
     words.join(" ")
 }
 
-/// The recommended options as a `Config`, for [`PreprocessedModel::of`](crate::PreprocessedModel::of).
+/// The recommended options as a `Config`, for
+/// [`PreprocessedModel::of`](crate::PreprocessedModel::of).
 pub(super) fn config(
     choice: &RecommendedOptions,
     target: Option<Target>,
@@ -250,8 +251,9 @@ mod tests {
         };
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),
-            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \"calibration.npy\", \
-             per_channel=True, method=\"auto\", exclude=[\"Conv\"], target=\"arm\")"
+            "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \
+             \"calibration.npy\", per_channel=True, method=\"auto\", exclude=[\"Conv\"], \
+             target=\"arm\")"
         );
         assert_eq!(
             command(&choice, Some(Target::Arm), &files),

@@ -94,7 +94,7 @@ fn inputs(node: &NodeProto) -> Vec<usize> {
 struct Work<'a, 'm> {
     before: &'a Graph<'m>,
     after: &'a Graph<'m>,
-    /// The error of the weights of each node, for each output channel.
+    /// The total error of the weights of each node, for each output channel.
     shifts: &'a HashMap<usize, Vec<f64>>,
     /// The biases of the original.
     biases: Vec<(&'m str, Vec<f32>)>,
@@ -211,8 +211,8 @@ impl Work<'_, '_> {
         base.is_some_and(|base| was.input.contains(&base))
     }
 
-    /// Another bias of the original, or 0, that is much closer than the right one: a correction
-    /// does not lead exactly there.
+    /// Another bias of the original, or 0, that is much closer than the right one. A correction
+    /// would not match it so closely.
     fn other(&self, is: &[f32], was: &[f32]) -> Option<String> {
         const MANY: usize = 4;
         const NEARER: f64 = 16.0;
@@ -261,7 +261,7 @@ impl Work<'_, '_> {
     }
 }
 
-/// A constant that is added, dequantized if it is stored as integers.
+/// The constant that a node adds, dequantized if it is stored as integers.
 fn decode(
     after: &Graph<'_>,
     node: usize,
@@ -270,7 +270,7 @@ fn decode(
 ) -> Result<Option<Bias>, QuantizeError> {
     let Some(id) = after.input(node, input) else { return Ok(None) };
     if twin_of(after.nodes[node]).is_some() {
-        return Ok(told(after, node, id));
+        return Ok(integer_bias(after, node, id));
     }
     let float = |proto: &TensorProto| -> Result<_, QuantizeError> {
         Ok(to_f32(&after.model.tensor(proto)?))
@@ -311,7 +311,7 @@ fn decode(
         (steps * f64::from(scales[one(at)])) as f32
     };
     let floats = codes.iter().enumerate().map(back).collect();
-    // The scale of an int32 bias is given.
+    // The scale of an int32 bias must be the product of two other scales.
     let scale = (qtype.bits() == 32).then_some(scale);
     Ok(Some(Bias { name, floats, scales, scale }))
 }
@@ -359,7 +359,7 @@ fn dequantizes(after: &Graph<'_>, mut id: ValueId) -> Option<usize> {
 }
 
 /// An int32 bias of a node that has scales as inputs.
-fn told(after: &Graph<'_>, node: usize, id: ValueId) -> Option<Bias> {
+fn integer_bias(after: &Graph<'_>, node: usize, id: ValueId) -> Option<Bias> {
     let tensor = after.model.tensor(after.constant(id)?).ok()?;
     let codes = points(&tensor, tensor.elements())?;
     let (input, _) = comes_back(after, node, 0)?;

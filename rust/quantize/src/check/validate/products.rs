@@ -15,7 +15,7 @@ enum Reads {
     /// With their zero point; the scale is applied after the multiplication.
     Integers,
     /// With all scales as inputs.
-    Told(&'static Twin),
+    WithScales(&'static Twin),
     /// In blocks, at this input.
     Blocks(usize),
 }
@@ -25,7 +25,7 @@ fn reads(node: &NodeProto) -> Option<Reads> {
         ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
         ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
         ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
-        _ => twin_of(node).map(Reads::Told),
+        _ => twin_of(node).map(Reads::WithScales),
     }
 }
 
@@ -44,7 +44,7 @@ pub(super) fn stored(
 ) -> Vec<Found> {
     match reads(node) {
         Some(Reads::Integers) => integers(after, index, node, inputs).into_iter().collect(),
-        Some(Reads::Told(twin)) => told(after, node, twin, inputs),
+        Some(Reads::WithScales(twin)) => with_scales(after, node, twin, inputs),
         Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
         None => Vec::new(),
     }
@@ -69,7 +69,7 @@ fn integers(
 }
 
 /// The constants of an operator with scales as inputs, except its bias.
-fn told(
+fn with_scales(
     after: &Graph<'_>,
     node: &NodeProto,
     twin: &Twin,

@@ -22,7 +22,7 @@ pub(super) struct Twin {
     /// The inputs of the operator on floats, in their order; each except a bias is followed by its
     /// scale and its zero point.
     pub(super) inputs: &'static [usize],
-    /// Whether the last of them repeats.
+    /// Whether the last of them repeats, as the inputs of a `Concat` do.
     more: bool,
     /// The input with the scale of its output, which the zero point follows.
     output: usize,
@@ -52,7 +52,7 @@ const TWINS: &[Twin] = &[
     Twin { more: true, ..twin((MICROSOFT, "QLinearConcat"), "Concat", &[2], 0) },
 ];
 
-/// Operators that an operator on integers includes, through the grid of its result.
+/// Operators that an operator on integers includes: the range of its result limits the values.
 pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
 
 /// The opset since which `Softmax` works along one axis, by default the last.
@@ -73,7 +73,7 @@ pub(super) fn has_twin(op_type: &str) -> bool {
 }
 
 impl Twin {
-    /// The position of an input of the operator on floats.
+    /// The input that holds an input of the operator on floats.
     pub(super) fn input(&self, input: usize) -> Option<usize> {
         let last = self.inputs.len().saturating_sub(1);
         match self.inputs.get(input) {
@@ -83,7 +83,7 @@ impl Twin {
         }
     }
 
-    /// The position of the bias.
+    /// The input that holds the bias.
     pub(super) fn bias(&self) -> Option<usize> {
         self.inputs.get(2).copied()
     }
@@ -94,7 +94,7 @@ impl Walk<'_, '_> {
     pub(super) fn twins(&mut self, there: usize, here: usize, twin: &Twin) {
         self.pairs.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
-        if !self.same_told(there, here, twin) {
+        if !self.same_attributes(there, here, twin) {
             let what = "its attributes are not those that it has in the original";
             self.found.problem(Check::Connectivity, is.named(), what);
         }
@@ -127,7 +127,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether both have the same attributes, except those that only one has and that are defaults.
-    fn same_told(&self, there: usize, here: usize, twin: &Twin) -> bool {
+    fn same_attributes(&self, there: usize, here: usize, twin: &Twin) -> bool {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let opset = self.before.model.opset("").unwrap_or(ALONG_ONE_AXIS);
         let kernel = self.before.input(there, 1).and_then(|weight| self.before.shape(weight));
@@ -178,7 +178,7 @@ impl Walk<'_, '_> {
 }
 
 /// Whether an attribute has its default value.
-#[allow(clippy::float_cmp)] // what the file says, not a result
+#[allow(clippy::float_cmp)] // attributes of the file, not computed numbers
 fn is_usual(op_type: &str, attribute: &AttributeProto) -> bool {
     match (op_type, &*attribute.name) {
         ("Gemm", "alpha" | "beta") => attribute.f == Some(1.0),

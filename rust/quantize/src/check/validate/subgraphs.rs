@@ -28,7 +28,7 @@ pub(super) fn weights(
             node.input.iter().map(|name| bodies.outer(after, body, name)).collect();
         let mut at = products::stored(after, None, node, &inputs);
         if node.op_type == "DequantizeLinear" {
-            at.extend(brought_back_inside(after, node, &inputs));
+            at.extend(dequantized_inside(after, node, &inputs));
         }
         let none = at.is_empty();
         for stored in at {
@@ -68,7 +68,7 @@ pub(super) fn weights(
 }
 
 /// A constant of the main graph that a subgraph dequantizes.
-fn brought_back_inside(
+fn dequantized_inside(
     after: &Graph<'_>,
     node: &NodeProto,
     inputs: &[Option<ValueId>],

@@ -85,7 +85,7 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what);
             continue;
         };
-        pair.tell(&reference.floats, &look, found);
+        pair.report(&reference.floats, &look, found);
         pair.shifts(&reference.floats, &mut seen.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
@@ -225,8 +225,8 @@ impl Pair<'_> {
                 wrong.push((at, steps));
             }
         }
-        let told: HashSet<_> = wrong.iter().filter_map(|(at, _)| group_of(*at)).collect();
-        let others = gains.into_iter().filter(|(group, _)| kept && !told.contains(group));
+        let reported: HashSet<_> = wrong.iter().filter_map(|(at, _)| group_of(*at)).collect();
+        let others = gains.into_iter().filter(|(group, _)| kept && !reported.contains(group));
         wrong.extend(others.map(|(_, (_, at, steps))| (at, steps)));
         wrong.sort_by_key(|(at, _)| *at);
         let many = wrong.len();
@@ -281,12 +281,12 @@ impl Pair<'_> {
     }
 
     /// Reports the problem: a wrong integer if few elements of a scale are off, else a wrong scale.
-    fn tell(&self, reference: &[f32], look: &Look, found: &mut Validation) {
-        const TOLD: usize = 5;
+    fn report(&self, reference: &[f32], look: &Look, found: &mut Validation) {
+        const MAX_REPORTED: usize = 5;
         let name = |id: ValueId| self.after.values[id].name;
         let (integers, floats) = (name(self.stored.integers), &self.decoded.floats);
         let group_len = floats.len() / self.decoded.params.len().max(1);
-        for off in look.off.iter().take(TOLD) {
+        for off in look.off.iter().take(MAX_REPORTED) {
             let Off { group, count, first, steps } = off;
             let one = *count == 1 || *count * 8 < group_len;
             let scale = self.stored.scale.filter(|_| !one || group_len == 1);
@@ -315,8 +315,8 @@ impl Pair<'_> {
             );
             found.problem(Check::Weights, name(scale), what);
         }
-        if look.off.len() > TOLD {
-            let what = format!("{} more scales have such integers", look.off.len() - TOLD);
+        if look.off.len() > MAX_REPORTED {
+            let what = format!("{} more scales have such integers", look.off.len() - MAX_REPORTED);
             found.problem(Check::Weights, integers, what);
         }
         if let (Some(group), Some(scale)) = (look.coarse.first(), self.stored.scale) {

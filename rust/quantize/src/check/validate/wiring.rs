@@ -319,7 +319,7 @@ pub(super) fn constants_behind(
         let Producer::Node { node, .. } = graph.values[id].producer else { return false };
         let inputs = (0..graph.nodes[node].input.len()).rev();
         waiting.extend(inputs.filter_map(|input| graph.input(node, input)));
-        // No constant is dequantized through so many nodes.
+        // A constant is dequantized through fewer nodes.
         if steps > 100 {
             return false;
         }

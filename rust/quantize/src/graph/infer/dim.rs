@@ -4,7 +4,8 @@ use std::collections::{HashMap, HashSet};
 
 /// An integer that is constant at inference time, or an expression of dynamic dimensions.
 ///
-/// Equal values are equal in every run. Unequal values may still be equal in some runs.
+/// Equal values are equal whenever the model runs. Unequal values may still be equal for some
+/// inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Dim {
     /// A constant.
@@ -122,7 +123,7 @@ impl Dims {
         self.of_form(product)
     }
 
-    /// `a / b`, if the division is exact in every run and `b` is not 0.
+    /// `a / b`, if the division is exact for all inputs and `b` is not 0.
     pub(crate) fn exactly_over(&mut self, a: Dim, b: Dim) -> Option<Dim> {
         if let (Dim::Fixed(a), Dim::Fixed(b)) = (a, b) {
             return (b != 0 && a.checked_rem(b)? == 0).then(|| Dim::Fixed(a / b));

@@ -22,7 +22,8 @@ pub(crate) fn quantize_node(
     let multiplies = decisions.on_integers.contains(&node);
     let known = !flowing.is_empty() && flowing.iter().all(|input| context.float32[*input]);
     let Some(integer) = context.integer(node).filter(|_| known) else { return Outcome::default() };
-    // A node that only moves data, or is fused, passes on what is quantized for other nodes.
+    // A node that only moves data, or is fused, passes on values that are quantized for other
+    // nodes.
     let passes_on = !integer.computes() && !context.selection.asks_for(context.graph, node);
     if passes_on && flowing.iter().all(|input| decisions.quantized(*input).is_none()) {
         return Outcome::default();
@@ -58,7 +59,7 @@ pub(crate) fn quantize_node(
 }
 
 /// Gives the input of an activation function the scale of its output: the function is the only
-/// consumer, and cuts off all that is outside that range.
+/// consumer, and clips all values outside that range.
 pub(crate) fn share_scale(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -77,7 +78,7 @@ pub(crate) fn share_scale(
 }
 
 impl ActivationContext<'_, '_> {
-    /// Checks that all constants that a node reads can be quantized, or are.
+    /// Checks that all constants that a node reads are quantized or can be.
     ///
     /// # Errors
     /// The reason why one of them cannot.
@@ -93,7 +94,8 @@ impl ActivationContext<'_, '_> {
             .try_for_each(|id| self.may_quantize(id))
     }
 
-    /// Gives the reason why the inputs of a node keep their type, where there is no better one.
+    /// Gives the reason why the inputs of a node keep their type, unless there is a more specific
+    /// one.
     fn stays_float(
         &self,
         decisions: &Decisions,
@@ -109,12 +111,12 @@ impl ActivationContext<'_, '_> {
         flowing.iter().filter(unexplained).map(|id| Outcome::revise(*id, reason())).collect()
     }
 
-    /// Whether a node is a normalization, which scales channels and then adds to them.
+    /// Whether a node is a normalization, which scales channels and adds a bias.
     fn scales_channels(&self, node: usize) -> bool {
         self.rule(node).is_some_and(|(rule, _)| matches!(rule.slot(1), Slot::Scale))
     }
 
-    /// Makes the scale of a normalization a weight, and what it adds a bias.
+    /// Quantizes the scale of a normalization as a weight, and its bias as a bias.
     fn scale_channels(&self, node: usize) -> Outcome {
         let graph = self.graph;
         let vector = |input: usize| {

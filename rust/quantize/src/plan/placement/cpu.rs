@@ -1,5 +1,5 @@
-//! Placement on a CPU: operators with weights compute on integers, and others do where that keeps
-//! data in integers.
+//! Placement on a CPU: operators with weights compute on integers, and other operators do so
+//! between them.
 
 use std::collections::BTreeSet;
 
@@ -15,10 +15,11 @@ use crate::plan::{Decision, KeepReason, QuantizeReason, Source};
 /// kernels.
 const MIN_TAPS: usize = 32;
 
-/// One in this many convolutions and `Gemm` nodes may stay float at the entry.
+/// The fraction of convolutions and `Gemm` nodes, one in this many, that may stay float at the
+/// start.
 const FLOAT_SHARE: usize = 20;
 
-/// Where integers flow between integer ops.
+/// The values that are integers between integer ops.
 #[derive(Default)]
 pub(crate) struct Flow {
     /// Values that integer kernels produce, or that are moved from such a value.
@@ -29,8 +30,8 @@ pub(crate) struct Flow {
     interior: BTreeSet<usize>,
 }
 
-/// Leaves the first convolutions of a large network in float, where they read few channels: integer
-/// kernels gain no speed there, and all layers after them suffer from an error at the entry.
+/// Leaves the first convolutions of a large network in float if they read few channels: integer
+/// kernels are not faster there, and an error at the start affects all later layers.
 pub(crate) fn leave_stem_float(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -67,15 +68,15 @@ pub(crate) fn leave_stem_float(
 /// Finds the nodes between integer ops that compute on integers too: all their inputs arrive as
 /// integers, and an integer op comes after them.
 ///
-/// So sums, pools and functions between the convolutions of an image network join. The sums and
-/// norms of a transformer do not: its `MatMul` nodes produce floats, and to quantize these to 8
-/// bits would cost accuracy and gain no speed.
+/// So sums, pools and functions between the convolutions of an image network are included. The sums
+/// and normalizations of a transformer are not: its `MatMul` nodes produce floats, and quantizing
+/// these to 8 bits would cost accuracy and not improve speed.
 pub(crate) fn find_flow(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let ops: Vec<&IntegerOp> = decisions.integer_ops().collect();
     Outcome::flow(context.flow(&ops))
 }
 
-/// Quantizes the inputs of integer ops, and their outputs where an integer kernel produces them.
+/// Quantizes the inputs of integer ops, and the outputs that integer kernels produce.
 pub(crate) fn quantize_integer_ops(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -100,7 +101,7 @@ pub(crate) fn quantize_interior_ops(
     decisions.flow.interior.iter().map(of_node).collect()
 }
 
-/// Quantizes the outputs of activation functions that are fused into no node before them.
+/// Quantizes the outputs of activation functions that are not fused into the preceding node.
 pub(crate) fn quantize_functions(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,
@@ -121,7 +122,7 @@ pub(crate) fn quantize_functions(
     context.order.iter().filter_map(of_node).collect()
 }
 
-/// Quantizes the input of a node that only moves data, where its output is quantized: the node then
+/// Quantizes the input of a node that only moves data if its output is quantized: the node then
 /// moves bytes instead of floats.
 pub(crate) fn quantize_before_moves(
     context: &ActivationContext<'_, '_>,
@@ -157,7 +158,7 @@ pub(crate) fn pass_on_moved(
     context.pass_on(node, input.and_then(|input| decisions.quantized(input)))
 }
 
-/// Warns of nodes that multiply in float, since there are no integer kernels for their types.
+/// Warns about nodes that multiply in float because there are no integer kernels for their types.
 pub(crate) fn warn_float(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
     let ops = decisions.possible_integer_ops();
     let in_float = |op: &&IntegerOp| {
@@ -191,7 +192,7 @@ impl ActivationContext<'_, '_> {
         op.quantized_output && self.has_kernels(&[&op.inputs[..], &outputs[..]].concat())
     }
 
-    /// The inputs of a node, and what is quantized of its outputs.
+    /// The inputs of a node, and its outputs that are quantized.
     fn inputs_and_result(&self, node: usize) -> Vec<ValueId> {
         let mut values = self.flowing(node);
         values.extend(self.result(node));
@@ -208,8 +209,8 @@ impl ActivationContext<'_, '_> {
         matches!(self.graph.values[value].producer, Producer::Input)
     }
 
-    /// Whether a node reads floats, through filters of few taps that no other node reads and for
-    /// which no type is requested.
+    /// Whether a node reads floats, and its filter is small, has no other consumer and has no
+    /// requested type.
     fn is_narrow(&self, decisions: &Decisions, op: &IntegerOp, float: &BTreeSet<ValueId>) -> bool {
         let Some(weight) = op.weight else { return false };
         let taps = self.shape(weight).and_then(|shape| {
@@ -227,17 +228,17 @@ impl ActivationContext<'_, '_> {
             && self.has_one_consumer(op.node)
     }
 
-    /// Whether the output of a node, or of the function after it, has one consumer: for several,
-    /// the change from floats to integers costs more time than it gains.
+    /// Whether the output of a node, or of the function after it, has one consumer. With several
+    /// consumers, quantizing the output costs more time than it saves.
     fn has_one_consumer(&self, node: usize) -> bool {
         self.result(node).first().is_some_and(|last| self.graph.values[*last].consumers.len() == 1)
     }
 
-    /// The values that are wanted as integers, those that arrive as integers, and the nodes between
-    /// integer ops that join.
+    /// The values that integer ops read, the values that arrive as integers, and the nodes between
+    /// integer ops that compute on integers too.
     fn flow(&self, ops: &[&IntegerOp]) -> Flow {
         let joins = |integer| matches!(integer, Some(IntegerSupport::Computes { kernel: Some(_) }));
-        // An `Add` that holds the bias of a MatMul is a part of that.
+        // An `Add` that holds the bias of a MatMul is part of the MatMul.
         let last: BTreeSet<usize> = ops.iter().map(|op| op.last).collect();
         let mut candidates: BTreeSet<usize> = self.order.iter().copied().collect();
         candidates.retain(|node| {
@@ -246,8 +247,8 @@ impl ActivationContext<'_, '_> {
                 && joins(self.integer(*node))
                 && self.has_kernels(&self.inputs_and_result(*node))
         });
-        // A candidate that does not join wants no integers, so that others may not join either:
-        // repeat until all candidates join.
+        // A candidate that is dropped no longer reads integers, so that others may have to be
+        // dropped too: repeat until none is.
         loop {
             let flow = self.native(ops, &candidates, self.wanted(ops, &candidates));
             if flow.interior == candidates {
@@ -273,7 +274,7 @@ impl ActivationContext<'_, '_> {
         wanted
     }
 
-    /// Values that arrive as integers, when those `candidates` join that can.
+    /// Values that arrive as integers if all `candidates` that can do so compute on integers.
     fn native(
         &self,
         ops: &[&IntegerOp],
@@ -316,7 +317,7 @@ impl ActivationContext<'_, '_> {
 
     /// Whether a constant can be quantized like an activation.
     ///
-    /// On x86 ONNX Runtime turns int8 activations into uint8, but not such constants.
+    /// On x86 ONNX Runtime converts int8 activations to uint8, but not such constants.
     fn fits_beside_integers(&self, value: ValueId) -> bool {
         !self.types.specs[value].qtype.signed() && self.may_quantize(value).is_ok()
     }

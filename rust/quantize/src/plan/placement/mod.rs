@@ -1,4 +1,4 @@
-//! Which activations are quantized, for each placement of a target.
+//! Decides which activations are quantized, for each placement of a target.
 
 pub(crate) mod all_ops;
 pub(crate) mod cpu;

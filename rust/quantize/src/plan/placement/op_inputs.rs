@@ -1,5 +1,5 @@
-//! Placement for runtimes that find out by themselves what lies between integer operators: inputs
-//! are quantized where they are read, and outputs are not.
+//! Placement for runtimes that determine by themselves which operators between integer operators
+//! run on integers: inputs of operators are quantized, and outputs are not.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,8 @@ pub(crate) fn quantize_inputs(
     decisions.integer_ops().map(of_op).collect()
 }
 
-/// Quantizes what is added to the output of a convolution: the runtime then fuses the two.
+/// Quantizes the other input of an addition to the output of a convolution: the runtime then fuses
+/// the two.
 pub(crate) fn quantize_added(
     context: &ActivationContext<'_, '_>,
     decisions: &Decisions,

@@ -133,7 +133,7 @@ fn folded(
     Some(with)
 }
 
-/// How often each value is read by nodes, those in graphs inside them included, or handed out.
+/// How often each value is used: by nodes, by nodes in their subgraphs, or as an output.
 fn times<'n>(nodes: &'n [Raw<NodeProto>], body: &'n GraphProto) -> HashMap<&'n str, usize> {
     let mut times = HashMap::new();
     let read = nodes.iter().flat_map(|node| reads(node));

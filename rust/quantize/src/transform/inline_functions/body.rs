@@ -108,7 +108,7 @@ fn made(node: &NodeProto, each: &mut impl FnMut(&str)) {
     }
 }
 
-/// Makes a graph, and those inside, one that is shared with no copy.
+/// Replaces a graph and its subgraphs by copies that are not shared.
 fn apart(graph: &mut Raw<GraphProto>) {
     for node in &mut graph.edit().node {
         for attribute in &mut node.edit().attribute {
@@ -142,7 +142,7 @@ impl Inlined<'_> {
         node.attribute = attributes.into_iter().filter_map(|own| self.attribute(own)).collect();
     }
 
-    /// An attribute of a node; `None` for one of the caller's that it does not give.
+    /// An attribute of a node; `None` if it refers to an attribute that the caller does not set.
     fn attribute(&self, mut own: Raw<AttributeProto>) -> Option<Raw<AttributeProto>> {
         if let Some(outer) = own.ref_attr_name.as_deref().filter(|name| !name.is_empty()) {
             let mut defaults = self.function.attribute_proto.iter();

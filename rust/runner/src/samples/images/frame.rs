@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn layout_channels_and_size_are_those_of_the_model() {
-        let folder = ImageFolder::new("photos");
+        let folder = ImageFolder::new("images");
         for (shape, layout, channels, size, sample) in [
             (&[-1, 3, 8, 6][..], Layout::Nchw, 3, [8, 6], &[1, 3, 8, 6][..]),
             (&[1, 1, 28, 28], Layout::Nchw, 1, [28, 28], &[1, 1, 28, 28]),
@@ -189,7 +189,7 @@ mod tests {
         let folder = ImageFolder {
             size: Some([8, 6]),
             layout: Some(Layout::Nhwc),
-            ..ImageFolder::new("photos")
+            ..ImageFolder::new("images")
         };
         for shape in [None, Some(&[-1, -1, -1, -1][..]), Some(&[1, 8, -1, 3])] {
             let frame = frame(shape, &folder).expect("a frame");
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn an_input_that_images_do_not_match_is_explained() {
-        let plain = ImageFolder::new("photos");
+        let plain = ImageFolder::new("images");
         let sized = ImageFolder { size: Some([8, 6]), ..plain.clone() };
         let nchw = ImageFolder { layout: Some(Layout::Nchw), ..plain.clone() };
         let cropped = ImageFolder { crop: Some(7), ..plain.clone() };
@@ -216,7 +216,7 @@ mod tests {
             (Some(&[1, 3, 8, 3]), &plain, "set the layout"),
             (Some(&[1, 8, 6, 3]), &nchw, "as NCHW it has 8 channels, images have 1 or 3"),
             (Some(&[1, 3, -1, -1]), &plain, "it has a dynamic image size: set the size"),
-            (Some(&[1, 3, 9, -1]), &sized, "images of size [8, 6] do not fit (`photos`)"),
+            (Some(&[1, 3, 9, -1]), &sized, "images of size [8, 6] do not fit (`images`)"),
             (Some(&[1, 3, 8, 6]), &cropped, "a crop of 7 is too small for a size of [8, 6]"),
             (Some(&[1, 3, -1, -1]), &vast, "images cannot have the size [18446744073709551615, 2]"),
             (Some(&[1, 3, 0, 6]), &plain, "images cannot have the size [0, 6]"),
@@ -232,11 +232,11 @@ mod tests {
 
     #[test]
     fn one_number_applies_to_all_channels() {
-        let grey = frame(Some(&[1, 1, 8, 6]), &ImageFolder::new("photos")).expect("a frame");
+        let grey = frame(Some(&[1, 1, 8, 6]), &ImageFolder::new("images")).expect("a frame");
         assert_eq!(grey.by_channel("mean", &[0.5; 3]).ok(), Some(vec![0.5]));
         let error = grey.by_channel("mean", &[0.4, 0.5, 0.6]).expect_err("3 for 1").to_string();
         assert_eq!(error, "input `x` has 1 channel, mean has 3 (`x`)");
-        let colour = frame(Some(&[1, 3, 8, 6]), &ImageFolder::new("photos")).expect("a frame");
+        let colour = frame(Some(&[1, 3, 8, 6]), &ImageFolder::new("images")).expect("a frame");
         assert_eq!(colour.by_channel("std", &[0.5]).ok(), Some(vec![0.5; 3]));
         assert_eq!(colour.by_channel("std", &[0.4, 0.5, 0.6]).ok(), Some(vec![0.4, 0.5, 0.6]));
     }

@@ -38,20 +38,20 @@ pub use options::{ChannelOrder, Layout, Resize};
 /// use quantize_rs_runner::samples::ImageFolder;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let photos = ImageFolder {
+/// let images = ImageFolder {
 ///     mean: vec![0.485, 0.456, 0.406],
 ///     std: vec![0.229, 0.224, 0.225],
 ///     crop: Some(256),
-///     ..ImageFolder::new("photos")
+///     ..ImageFolder::new("images")
 /// };
 /// let model = Model::open("resnet18.onnx")?;
-/// let samples = photos.open(&InputSpec::of(&model), Some(100))?;
+/// let samples = images.open(&InputSpec::of(&model), Some(100))?;
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ImageFolder {
-    /// A folder, or a pattern: `photos/*.jpg`, `photos/**` for all subfolders.
+    /// A folder, or a pattern: `images/*.jpg`, `images/**` for all subfolders.
     pub path: PathBuf,
     /// Height and width; `None` uses those of the model's input.
     pub size: Option<[usize; 2]>,
