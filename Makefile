@@ -26,6 +26,7 @@ check-python: $(VENV)/test-ready
 	$(BIN)/mypy
 	$(BIN)/python tests/fixtures/make.py --check
 	$(BIN)/python tests/attacks/make.py --check
+	$(BIN)/python tools/lint_words.py
 	$(BIN)/python tools/structure.py --check
 	$(BIN)/python tools/generate_options.py --check
 	$(BIN)/python -m pytest

@@ -198,7 +198,8 @@ class QuantizeOptions:
         expressions after `re:`, or operator types. Default: None.
     include : Iterable[str] | None
         Quantize only these weights and nodes, written as in `exclude`, which takes precedence.
-        Operators that only move data pass quantized values on all the same. Default: all.
+        Operators that only move data, such as `Reshape`, still pass quantized values on. Default:
+        all.
     min_elements : int
         Leave weights with fewer elements in float. Default: 0.
     layer_bits : Mapping[str, int | str] | None
@@ -208,13 +209,13 @@ class QuantizeOptions:
     layer_types : Mapping[str, str] | None
         Other types for some weights, written as in `layer_bits`. Default: None.
     op_types : Iterable[str] | None
-        Quantize only operators of these types. Operators that only move data pass quantized values
-        on all the same. Default: all that can be quantized.
+        Quantize only operators of these types. Operators that only move data, such as `Reshape`,
+        still pass quantized values on. Default: all that can be quantized.
     overrides : Iterable[Match | Mapping[str, Any]] | None | None
-        What differs for some layers: an ordered list, of which the first entry that matches and
-        answers a question decides it.
+        Exceptions for some layers, as an ordered list: for each setting, the first entry that
+        matches the layer and has the setting applies.
 
-        Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and answers: `exclude`
+        Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and settings: `exclude`
         (True leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
         `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
         `layer_bits`, `layer_types` and `activation_types`. Default: None.
@@ -232,8 +233,8 @@ class QuantizeOptions:
         newer one is refused. By default the model is converted as far as the result needs. Default:
         as far as the result needs.
     smooth : bool
-        Divide large channels after a normalization by numbers that the weights behind them are
-        multiplied by, where that makes the errors of both smaller (`SmoothQuant`). Default: True.
+        Scale large channels of activations down and the following weights up, where that lowers the
+        error of both (`SmoothQuant`: Xiao et al., ICML 2023). Default: True.
     bias_correction : bool
         Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
         section 4.2). Default: True.

@@ -106,8 +106,8 @@ def quantize(
         - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
           `layer_dtype`.
         - `op_types`: Quantize only operators of these types.
-        - `overrides`: What differs for some layers: an ordered list, of which the first entry that
-          matches and answers a question decides it.
+        - `overrides`: Exceptions for some layers, as an ordered list: for each setting, the first
+          entry that matches the layer and has the setting applies.
 
     Transforms
         - `prune`: Set weights with `abs(w) < prune` to 0 before anything else.
@@ -322,8 +322,8 @@ def quantize_with_calibration(
         - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
           `layer_dtype`.
         - `op_types`: Quantize only operators of these types.
-        - `overrides`: What differs for some layers: an ordered list, of which the first entry that
-          matches and answers a question decides it.
+        - `overrides`: Exceptions for some layers, as an ordered list: for each setting, the first
+          entry that matches the layer and has the setting applies.
 
     Transforms
         - `prune`: Set weights with `abs(w) < prune` to 0 before anything else.
@@ -332,8 +332,8 @@ def quantize_with_calibration(
         - `passes`: The passes that fold and clean up the model before planning, by name; they
           change no result. Also called `optimize`.
         - `opset`: The operator set of the result.
-        - `smooth`: Divide large channels after a normalization by numbers that the weights behind
-          them are multiplied by, where that makes the errors of both smaller (`SmoothQuant`).
+        - `smooth`: Scale large channels of activations down and the following weights up, where
+          that lowers the error of both (`SmoothQuant`: Xiao et al., ICML 2023).
         - `bias_correction`: Correct biases by the mean shift that quantized weights cause (Nagel et
           al., ICCV 2019, section 4.2).
 

@@ -51,8 +51,8 @@ impl CriteriaArguments {
 const ACCURACY_CONTROL: &str =
     "Accuracy control: where a criterion is missed nothing is written and the exit code is 1";
 
-const NO_FALL_BACK: &str = "Fail where an accuracy criterion is missed, instead of leaving layers \
-                            in float, the most sensitive first, until it holds";
+const NO_FALL_BACK: &str = "Fail if an accuracy criterion is missed, instead of leaving the most \
+                            sensitive layers in float until it is met";
 
 /// Accuracy criteria, and what happens where the result misses one.
 #[derive(Debug, Default, Args)]

@@ -24,7 +24,7 @@ use crate::sensitivity::SensitivityArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
 
-/// Makes ONNX models smaller and faster, and says honestly what it cost.
+/// Makes ONNX models smaller and faster, and measures the loss of accuracy.
 #[derive(Debug, Parser)]
 #[command(name = "quantize-rs", version, after_help = EXIT_CODES)]
 pub(crate) struct Arguments {
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 done, 1 the model or the data was refused, 2 the command was misused.
+Exit codes: 0 success, 1 the model or the data was refused, 2 the command line is not valid.
 Results go to standard output, progress, warnings and errors to standard error.";
 
 /// What is to be done.
@@ -43,47 +43,47 @@ Results go to standard output, progress, warnings and errors to standard error."
 pub(crate) enum Command {
     /// Show what is in a model
     Info(InfoArguments),
-    /// Say how to quantize a model, and why; writes nothing
+    /// Recommend how to quantize a model, with reasons; write nothing
     Recommend(RecommendArguments),
     /// Quantize the weights of a model
     Quantize(Box<QuantizeArguments>),
-    /// Quantize the weights and the activations of a model, measured on samples
+    /// Quantize the weights and activations of a model, with ranges from samples
     Calibrate(Box<CalibrateArguments>),
     /// Quantize the weights of several models
     Batch(Box<BatchArguments>),
-    /// Do what a file of YAML or TOML says
+    /// Run the quantizations of a YAML or TOML file
     #[command(after_help = crate::config::help())]
     Config(ConfigArguments),
-    /// Compare a quantized model with its original, number by number; fails when anything is wrong
+    /// Check a quantized model against the original, value by value; fail on a fault
     Validate(ValidateArguments),
-    /// Show how two models differ in size and structure, and with --latency in time
+    /// Show how two models differ in size and operators, and with --latency in speed
     Benchmark(Box<BenchmarkArguments>),
-    /// Show what would be quantized, to what, and why not; writes nothing
+    /// Show what would be quantized to which type, and why the rest stays float; write nothing
     Plan(PlanArguments),
     /// Set weights of small magnitude to exactly 0
     Prune(PruneArguments),
-    /// Make a model that means the same in a newer version of ONNX's operators
+    /// Convert a model to a newer opset
     Convert(ConvertModelArguments),
-    /// Write into a model of what type and shape its values are
+    /// Infer the types and shapes of all values and write them into the model
     InferShapes(InferArguments),
-    /// Make a model simpler; what it computes stays
+    /// Simplify a model without changing what it computes
     Optimize(OptimizeArguments),
-    /// Hold a quantized model against the original: outputs, accuracy, size, latency, kernels
+    /// Compare a quantized model with the original: outputs, accuracy, size, latency, kernels
     Compare(Box<CompareArguments>),
-    /// Show where a quantized model loses accuracy: value by value, own errors and inherited ones
+    /// Show the error of every value, and the part that its own layer adds
     LayerErrors(Box<LayerErrorsArguments>),
-    /// Rank the layers of a model by what it costs to quantize each of them alone
+    /// Rank the layers of a model by the loss of accuracy when only that layer is quantized
     Sensitivity(Box<SensitivityArguments>),
-    /// Choose bits for each layer, so that the model meets a size or an SQNR
+    /// Choose the bits of each layer for a target size or SQNR
     MixedPrecision(Box<MixedArguments>),
-    /// Show the weights with numbers far from all others, which coarsen a scale
+    /// Show weights with outliers, which make the scale of all other elements coarser
     Outliers(OutlierArguments),
-    /// Show, merge, compare and convert the ranges that `calibrate` wrote
+    /// Show, merge, compare and convert ranges written by `calibrate`
     #[command(subcommand)]
     Ranges(RangesCommand),
-    /// Print a script with which a shell completes commands
+    /// Print a completion script for a shell
     Completions(CompletionArguments),
-    /// Print the manual page
+    /// Print the manual page (roff)
     Man(ManArguments),
 }
 

@@ -23,13 +23,13 @@ use crate::samples::SampleArguments;
 /// Arguments of `batch`.
 #[derive(Debug, Args)]
 pub(crate) struct BatchArguments {
-    /// The models, or patterns of them such as 'models/*.onnx'
+    /// The models, or patterns such as 'models/*.onnx'
     #[arg(required = true)]
     models: Vec<PathBuf>,
-    /// The folder that they go to, made where there is none; `a.onnx` becomes `a_int8.onnx`
+    /// The output folder, created if it is missing; `a.onnx` becomes `a_int8.onnx`
     #[arg(short, long, value_name = "DIR")]
     output: PathBuf,
-    /// Models that are quantized at once
+    /// The number of models that are quantized at the same time
     #[arg(
         long,
         value_name = "N",
@@ -37,10 +37,10 @@ pub(crate) struct BatchArguments {
         value_parser = clap::value_parser!(u16).range(1..=256)
     )]
     jobs: u16,
-    /// Leave models alone whose output is there already
+    /// Skip models whose output exists
     #[arg(long)]
     skip_existing: bool,
-    /// Go on when a model fails; the command fails at the end all the same
+    /// Continue when a model fails; the exit code is still that of a failure
     #[arg(long)]
     continue_on_error: bool,
     #[command(flatten)]

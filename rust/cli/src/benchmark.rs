@@ -30,10 +30,10 @@ pub(crate) struct LatencyArguments {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Latency")]
 pub(crate) struct TimingArguments {
-    /// Runs of each model that count, those to warm up not among them [default: 100]
+    /// The number of measured runs of each model, without those for warming up [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) runs: Option<u32>,
-    /// Threads that one run is computed on [default: 1]
+    /// The number of threads of a run [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) latency_threads: Option<u16>,
 }
@@ -72,11 +72,11 @@ impl TimingArguments {
     mut_arg("num_samples", |count| count.hide(true).conflicts_with("latency"))
 )]
 pub(crate) struct BenchmarkArguments {
-    /// The model as it was
+    /// The original model
     original: PathBuf,
-    /// What was made of it
+    /// The quantized model
     quantized: PathBuf,
-    /// Also time both models, in turns, on one sample
+    /// Also measure the latency of both models, in turns, on one sample
     #[arg(long, help_heading = "Latency")]
     latency: bool,
     #[command(flatten)]
@@ -87,7 +87,7 @@ pub(crate) struct BenchmarkArguments {
     engine: EngineChoice,
 }
 
-const DATA: &str = "Samples, of which the first is timed, as in `calibrate` [default: random]";
+const DATA: &str = "Samples, as in `calibrate`; the first is used [default: random]";
 
 /// The sizes, operators and latency of two models.
 #[derive(Debug, Serialize)]

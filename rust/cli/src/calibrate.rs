@@ -46,13 +46,13 @@ const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
 pub(crate) struct CalibrateArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the quantized model goes; may be the model itself
+    /// The path of the quantized model; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_calibrated.onnx")]
     pub(crate) output: PathBuf,
     /// Print the plan and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print what each method makes of the samples and write nothing
+    /// Print a comparison of all methods on the samples and write nothing
     #[arg(long, conflicts_with_all = NOT_WITH_COMPARE_METHODS)]
     pub(crate) compare_methods: bool,
     #[command(flatten)]

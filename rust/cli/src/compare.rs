@@ -23,7 +23,7 @@ use crate::samples::SampleArguments;
 pub(crate) struct CompareArguments {
     /// The float model
     original: PathBuf,
-    /// The model that was made of it
+    /// The quantized model
     quantized: PathBuf,
     #[command(flatten)]
     samples: SampleArguments,

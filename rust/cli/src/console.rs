@@ -12,13 +12,13 @@ use crate::text;
 #[derive(Clone, Copy, Debug, Default, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct OutputArguments {
-    /// How results are printed; json is one document on one line
+    /// The format of results; json is one document on one line
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(crate) format: Format,
-    /// No progress and no summary, only warnings, errors and what was asked for by name
+    /// Print no progress and no summary
     #[arg(short, long, global = true, conflicts_with = "verbose")]
     pub(crate) quiet: bool,
-    /// Every weight, and progress even where no bar can be drawn
+    /// Print every weight, and progress also when standard error is no terminal
     #[arg(short, long, global = true)]
     pub(crate) verbose: bool,
 }

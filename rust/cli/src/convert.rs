@@ -14,10 +14,10 @@ use crate::{interrupt, output_path, text};
 pub(crate) struct ConvertModelArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the converted model goes; may be the model itself
+    /// The path of the converted model; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_converted.onnx")]
     pub(crate) output: PathBuf,
-    /// The version of the operators, not older than the model's
+    /// The opset to convert to, not older than that of the model
     #[arg(long, value_name = "N")]
     pub(crate) opset: i64,
 }

@@ -14,7 +14,7 @@ use crate::{interrupt, output_path, text};
 pub(crate) struct InferArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the model with its shapes goes; may be the model itself
+    /// The path of the result; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_inferred.onnx")]
     pub(crate) output: PathBuf,
 }

@@ -22,7 +22,7 @@ const SHOWN: usize = 20;
 pub(crate) struct LayerErrorsArguments {
     /// The float model
     original: PathBuf,
-    /// The model that was made of it
+    /// The quantized model
     quantized: PathBuf,
     #[command(flatten)]
     html: HtmlArguments,

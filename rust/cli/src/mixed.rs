@@ -25,10 +25,10 @@ use crate::{output_path, plan, run_on_samples};
 pub(crate) struct MixedArguments {
     /// The model
     model: PathBuf,
-    /// Write the model with these bits
+    /// Write the model with the chosen bits
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The most bytes that the model may take; up to 1, the part of what it takes in float
+    /// The maximum size of the model in bytes; a number up to 1 is a fraction of the float size
     #[arg(
         long,
         value_name = "SIZE",
@@ -36,26 +36,26 @@ pub(crate) struct MixedArguments {
         conflicts_with = "min_sqnr"
     )]
     target_size: Option<f64>,
-    /// The least SQNR of the worst output on --calibration-data, in decibels
+    /// The minimum SQNR of the worst output on --calibration-data, in dB
     #[arg(long, value_name = "DB", requires = "calibration_data")]
     min_sqnr: Option<f64>,
-    /// The bits there are to choose from, beside float: of 16, 8, 4 and 2
+    /// The bits to choose from, besides float: 16, 8, 4 or 2
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "8,4,2")]
     bits: Vec<u8>,
-    /// One scale for each output channel of a weight
+    /// Use one scale for each output channel of a weight
     #[arg(long)]
     per_channel: bool,
-    /// Weights have zero point 0
+    /// Use weights with zero point 0
     #[arg(long)]
     symmetric: bool,
-    /// One scale for each N consecutive elements along the axis that is summed over
+    /// Use one scale for each N consecutive elements along the axis that is summed over
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
-    /// Leave this weight or node alone: a name, a pattern with *, ?, […], a regular expression
-    /// behind re:, or a type of operator; may be repeated
+    /// Leave this weight or node in float: a name, a pattern with *, ? or […], a regular expression
+    /// after re:, or an operator type; may be repeated
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
-    /// How what is quantized is written into the file
+    /// How quantized values are written into the file
     #[arg(
         long,
         value_name = "FORMAT",

@@ -15,13 +15,13 @@ use crate::{interrupt, output_path, text};
 pub(crate) struct OptimizeArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the simpler model goes; may be the model itself
+    /// The path of the simplified model; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_optimized.onnx")]
     pub(crate) output: PathBuf,
-    /// Only these passes, with commas between them
+    /// Run only these passes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) passes: Option<Vec<String>>,
-    /// Not these passes, with commas between them
+    /// Skip these passes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) skip: Vec<String>,
 }

@@ -14,10 +14,10 @@ use crate::failure::Failure;
 pub(crate) struct OutlierArguments {
     /// The model
     model: PathBuf,
-    /// How far beyond the quartiles an outlier is, in multiples of the distance between them
+    /// How far an outlier is beyond the quartiles, in multiples of the interquartile range
     #[arg(long, value_name = "X", default_value_t = OutlierOptions::default().fence)]
     fence: f64,
-    /// The furthest elements of a weight that are named, with -v or as JSON
+    /// The number of outliers that are listed for each weight, with -v or as JSON
     #[arg(long, value_name = "N", default_value_t = OutlierOptions::default().most)]
     most: usize,
 }

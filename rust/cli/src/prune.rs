@@ -14,16 +14,16 @@ use crate::{interrupt, output_path, text};
 pub(crate) struct PruneArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the pruned model goes; may be the model itself
+    /// The path of the pruned model; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_pruned.onnx")]
     pub(crate) output: PathBuf,
-    /// Weights of a smaller magnitude become 0
+    /// Set elements of a smaller magnitude to 0
     #[arg(long, value_name = "X", required_unless_present = "sparsity")]
     pub(crate) threshold: Option<f64>,
-    /// The smallest weights become 0, until this part of all is: 0 to 1
+    /// Set the smallest elements to 0 until this fraction of all is 0
     #[arg(long, value_name = "PART", conflicts_with_all = ["threshold", "mode"])]
     pub(crate) sparsity: Option<f64>,
-    /// What the threshold is: a number, or a part of the largest magnitude
+    /// Whether the threshold is a magnitude, or a fraction of the largest magnitude
     #[arg(
         long,
         value_name = "MODE",
@@ -31,7 +31,7 @@ pub(crate) struct PruneArguments {
         value_parser = ["absolute", "relative"]
     )]
     pub(crate) mode: String,
-    /// What is looked at by itself: the whole weight, or each output channel of it
+    /// The group that a threshold or fraction applies to: a weight, or each of its output channels
     #[arg(
         long,
         value_name = "WHAT",
@@ -39,7 +39,7 @@ pub(crate) struct PruneArguments {
         value_parser = ["tensor", "channel"]
     )]
     pub(crate) per: String,
-    /// Weights and nodes to leave alone, by name or pattern, with commas between them
+    /// Weights and nodes that are not pruned: names or patterns, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) exclude: Vec<String>,
 }

@@ -30,7 +30,7 @@ use crate::{calibrate, output_path, plan, summary};
 pub(crate) struct QuantizeArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// Where the quantized model goes; may be the model itself
+    /// The path of the quantized model; may be that of the input
     #[arg(short, long, value_name = "FILE", default_value = "model_quantized.onnx")]
     pub(crate) output: PathBuf,
     /// Print the plan and write nothing

@@ -15,11 +15,11 @@ use crate::{ascii_histogram, output_path, text};
 pub(crate) enum RangesCommand {
     /// Show the range of each value
     Show(ShowArguments),
-    /// Make one file of several, as if one calibration had seen all samples
+    /// Merge files into one, as if one calibration had run on all samples
     Merge(MergeArguments),
-    /// Show where two files differ
+    /// Show the differences between two files
     Diff(DiffArguments),
-    /// Turn ranges into a calibration cache of TensorRT, or such a cache into ranges
+    /// Convert ranges to a TensorRT calibration cache, or a cache to ranges
     Convert(ConvertArguments),
 }
 
@@ -33,10 +33,10 @@ pub(crate) struct ShowArguments {
 /// Arguments of `ranges merge`.
 #[derive(Debug, Args)]
 pub(crate) struct MergeArguments {
-    /// The ranges, two files or more
+    /// The ranges: two files or more
     #[arg(required = true, num_args = 2..)]
     pub(crate) files: Vec<PathBuf>,
-    /// Where the merged ranges go; may be one of the files
+    /// The path of the merged ranges; may be one of the files
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
 }
@@ -46,22 +46,22 @@ pub(crate) struct MergeArguments {
 pub(crate) struct DiffArguments {
     /// The ranges
     pub(crate) first: PathBuf,
-    /// Those to compare them with
+    /// The ranges to compare them with
     pub(crate) second: PathBuf,
 }
 
 /// Arguments of `ranges convert`.
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArguments {
-    /// Ranges, or a calibration cache of TensorRT
+    /// Ranges, or a TensorRT calibration cache
     pub(crate) file: PathBuf,
-    /// The model they belong to
+    /// The model of the ranges
     #[arg(long, value_name = "FILE")]
     pub(crate) model: PathBuf,
-    /// Where the other form goes
+    /// The path of the result
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// The version of TensorRT that a cache names in its first line
+    /// The TensorRT version in the first line of a cache
     #[arg(long, value_name = "N", default_value = tensorrt::VERSION)]
     pub(crate) tensorrt_version: String,
 }

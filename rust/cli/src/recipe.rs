@@ -13,7 +13,7 @@ use crate::output_path;
 /// Whether a run is kept.
 #[derive(Debug, Default, Args)]
 pub(crate) struct RecipeArguments {
-    /// Also write a file of YAML or TOML with which `config` repeats this run
+    /// Also write a YAML or TOML file with which `config` repeats this run
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub(crate) save_recipe: Option<PathBuf>,
 }

@@ -16,7 +16,7 @@ use crate::{options, samples};
 pub(crate) struct RecommendArguments {
     /// The model
     model: PathBuf,
-    /// Where samples are, as for `calibrate`: they are named in the command, and not read
+    /// The path of samples, as for `calibrate`; it appears in the printed command and is not read
     #[arg(
         id = "calibration_data",
         long = "calibration-data",
@@ -34,7 +34,7 @@ fn rules() -> String {
     let rows = ALL
         .iter()
         .map(|rule| format!("  {:<18}{:<8}  {}\n", rule.name, rule.choice.way.name(), rule.about));
-    format!("Rules, of which the first that holds decides:\n{}", rows.collect::<String>())
+    format!("Rules; the first that applies decides:\n{}", rows.collect::<String>())
 }
 
 pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {

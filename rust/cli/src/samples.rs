@@ -96,8 +96,8 @@ fn help(purpose: &str) -> String {
     let images: Vec<String> =
         IMAGE_EXTENSIONS.iter().map(|extension| format!(".{extension}")).collect();
     format!(
-        "{purpose}: {}; a folder or a pattern of images ({}); or the word `{RANDOM}`, \
-         for trials",
+        "{purpose}: {}; a folder or a pattern of images ({}); or `{RANDOM}`, for \
+         a first try",
         formats.join(", "),
         images.join(", ")
     )

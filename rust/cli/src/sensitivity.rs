@@ -32,18 +32,18 @@ use crate::{ascii_histogram, output_path, plan, run_on_samples};
 pub(crate) struct SensitivityArguments {
     /// The float model
     model: PathBuf,
-    /// What layers are ranked by [default: sqnr, or weight without --calibration-data]
+    /// The metric that ranks the layers [default: sqnr, or weight without --calibration-data]
     #[arg(long, value_name = "METRIC", value_parser = metrics())]
     metric: Option<Metric>,
-    /// Quantize every layer but one, instead of one alone
+    /// Quantize all layers but one, instead of one
     #[arg(long)]
     all_but_one: bool,
-    /// Keep what is known in this file layer by layer, and go on from there
+    /// Save each result to this file, and resume from it
     #[arg(long, value_name = "FILE", requires = "calibration_data")]
     resume: Option<PathBuf>,
     #[command(flatten)]
     html: HtmlArguments,
-    /// Leave activations float
+    /// Leave activations in float
     #[arg(long, conflicts_with = "activations")]
     weights_only: bool,
     #[command(flatten)]

@@ -21,9 +21,9 @@ pub(crate) struct CompletionArguments {
 /// Arguments of `man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManArguments {
-    /// The command whose page is printed, such as `ranges merge` [default: the page of all]
+    /// The command, such as `ranges merge` [default: the page of all]
     command: Vec<String>,
-    /// Write the pages of all commands into this folder instead
+    /// Write the pages of all commands to this folder
     #[arg(long, value_name = "DIR", conflicts_with = "command")]
     dir: Option<PathBuf>,
 }

@@ -12,20 +12,20 @@ use crate::{options, text};
 /// Arguments of `validate`.
 #[derive(Debug, Args)]
 pub(crate) struct ValidateArguments {
-    /// The model as it was
+    /// The original model
     original: PathBuf,
-    /// What was made of it
+    /// The quantized model
     quantized: PathBuf,
     /// Show the error of every weight
     #[arg(long)]
     detailed: bool,
-    /// The passes that ran before it was quantized, where they were chosen with --passes
+    /// The passes that ran before quantization, if --passes was given then
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     passes: Option<Vec<String>>,
-    /// No pass ran: it was quantized with --no-optimize
+    /// No pass ran before quantization: --no-optimize was given then
     #[arg(long, conflicts_with = "passes")]
     no_optimize: bool,
-    /// Also hold it against what this runtime takes, node by node
+    /// Also check that this runtime accepts every quantized node
     #[arg(long, value_name = "NAME", value_parser = options::choice::<Target>("target"))]
     target: Option<Target>,
 }

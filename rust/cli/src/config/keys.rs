@@ -58,13 +58,13 @@ impl Section {
 /// The help about files.
 pub(crate) fn help() -> String {
     let aliases = |row: &'static OptionRow| {
-        row.aliases.iter().map(|alias| format!("{alias} is {}", row.name))
+        row.aliases.iter().map(|alias| format!("  {alias:<22}{}", row.name))
     };
     let rows = options::rows().into_iter().filter(|row| row.is_on(Surface::File));
     let names: Vec<String> = rows.flat_map(aliases).collect();
     format!(
         "\
-A file has options, which hold for all models, and names models:
+A file has options for all models, and a list of models:
 
   bits: 8
   per_channel: true
@@ -80,13 +80,16 @@ A file has options, which hold for all models, and names models:
     output_dir: quantized      # a.onnx becomes a_int8.onnx
     skip_existing: true        # also continue_on_error, jobs
 
-Options are the flags of `quantize` and `calibrate` with _ for -: per_channel, layer_bits (a map
-or a list), exclude and include (lists). `smooth: false` is --no-smooth. Those of calibration may
-stand in a map `calibration`. Other names: {}; \
-`mode: dynamic` is output_format: dynamic, `mode: weights`
-leaves activations in float although there is `calibration_data`; `accuracy_threshold: 0.99` is
-max_accuracy_drop: 0.01. `quantize-rs config --schema` prints the JSON Schema of such files.",
-        names.join(", ")
+Options have the names of the flags of `quantize` and `calibrate`, with _ for -: per_channel,
+layer_bits (a map or a list), exclude and include (lists). `smooth: false` is --no-smooth. Options
+of calibration may be in a map `calibration`. `mode: dynamic` is output_format: dynamic;
+`mode: weights` leaves activations in float even with `calibration_data`; `accuracy_threshold: 0.99`
+is max_accuracy_drop: 0.01. Other names of options:
+
+{}
+
+`quantize-rs config --schema` prints the JSON Schema of such files.",
+        names.join("\n")
     )
 }
 

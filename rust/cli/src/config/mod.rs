@@ -32,13 +32,13 @@ use node::{At, Node, Wrong};
 /// Arguments of `config`.
 #[derive(Debug, Args)]
 pub(crate) struct ConfigArguments {
-    /// The file, .yaml, .yml or .toml; paths in it are relative to its folder
+    /// The file: .yaml, .yml or .toml. Its paths are relative to its folder
     #[arg(required_unless_present = "schema")]
     file: Option<PathBuf>,
-    /// Print the JSON Schema of such files, for editors and checkers
+    /// Print the JSON Schema of these files, for editors and validators
     #[arg(long, conflicts_with_all = ["file", "dry_run"])]
     schema: bool,
-    /// Print what would be done, after a look at all models, and write nothing
+    /// Check all models, print what would be done, and write nothing
     #[arg(long)]
     dry_run: bool,
 }

@@ -20,7 +20,7 @@ pub(super) fn of(row: &'static OptionRow) -> Vec<Arg> {
         flags.push(
             Arg::new(off.replace('-', "_"))
                 .long(off)
-                .help(as_flags(&text))
+                .help(as_flags(row, &text))
                 .help_heading(row.group.title())
                 .action(ArgAction::SetTrue)
                 .conflicts_with_all(Some(row.name).filter(|_| !is_on_by_default(row))),
@@ -145,13 +145,13 @@ fn described(row: &OptionRow, arg: Arg) -> Arg {
 /// Its first sentence.
 fn short_help(row: &OptionRow) -> String {
     let summary = row.summary();
-    let summary = as_flags(summary.strip_suffix('.').unwrap_or(&summary));
+    let summary = as_flags(row, summary.strip_suffix('.').unwrap_or(&summary));
     format!("{summary}{}", default_text(row))
 }
 
 /// All of it, with the values of an open table, which clap does not list.
 fn whole_help(row: &OptionRow) -> String {
-    let mut parts: Vec<String> = row.paragraphs().iter().map(|text| as_flags(text)).collect();
+    let mut parts: Vec<String> = row.paragraphs().iter().map(|text| as_flags(row, text)).collect();
     if let Kind::Open(choices) = &row.kind {
         let choices = choices();
         let width = choices.iter().map(|choice| choice.name.len()).max().unwrap_or(0) + 1;
@@ -164,12 +164,15 @@ fn whole_help(row: &OptionRow) -> String {
 }
 
 fn default_text(row: &OptionRow) -> String {
-    row.default_text.map(|text| format!(" [default: {}]", as_flags(text))).unwrap_or_default()
+    row.default_text.map(|text| format!(" [default: {}]", as_flags(row, text))).unwrap_or_default()
 }
 
-/// Options are typed as flags.
-fn as_flags(text: &str) -> String {
+/// Options are typed as flags, unless the name is also a value of this option.
+fn as_flags(row: &OptionRow, text: &str) -> String {
+    let values = row.kind.choices().unwrap_or_default();
+    let is_value = |part: &str| values.iter().any(|choice| choice.name == part);
     let flag = |(index, part): (usize, &str)| match options::find(part) {
+        _ if index % 2 == 1 && is_value(part) => format!("`{part}`"),
         Some(row) if index % 2 == 1 && row.name == part => long(row),
         _ if index % 2 == 1 => format!("`{part}`"),
         _ => part.to_owned(),

@@ -220,7 +220,7 @@ options! {
     };
 
     /// Quantize only these weights and nodes, written as in `exclude`, which takes precedence.
-    /// Operators that only move data pass quantized values on all the same.
+    /// Operators that only move data, such as `Reshape`, still pass quantized values on.
     option include: Option<Vec<String>> = None => {
         aliases: &["included_layers"],
         group: Group::Layers,
@@ -280,8 +280,8 @@ options! {
         flag: Flag { value_name: Some("NAME"), ..Flag::PLAIN },
     };
 
-    /// Quantize only operators of these types. Operators that only move data pass quantized values
-    /// on all the same.
+    /// Quantize only operators of these types. Operators that only move data, such as `Reshape`,
+    /// still pass quantized values on.
     option op_types: Option<Vec<String>> = None => {
         group: Group::Layers,
         default_text: Some("all that can be quantized"),
@@ -347,8 +347,8 @@ options! {
         flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
     };
 
-    /// Divide large channels after a normalization by numbers that the weights behind them are
-    /// multiplied by, where that makes the errors of both smaller (`SmoothQuant`).
+    /// Scale large channels of activations down and the following weights up, where that lowers the
+    /// error of both (`SmoothQuant`: Xiao et al., ICML 2023).
     option smooth: bool = true => {
         group: Group::Transforms,
         verbs: WITH_ACTIVATIONS,
@@ -363,10 +363,10 @@ options! {
         example: "bias_correction=False",
     };
 
-    /// What differs for some layers: an ordered list, of which the first entry that matches and
-    /// answers a question decides it.
+    /// Exceptions for some layers, as an ordered list: for each setting, the first entry that
+    /// matches the layer and has the setting applies.
     ///
-    /// Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and answers: `exclude`
+    /// Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and settings: `exclude`
     /// (true leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
     /// `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
     /// `layer_bits`, `layer_types` and `activation_types`.

@@ -90,7 +90,7 @@ const ROWS: &[FormatRow] = &[
     FormatRow {
         format: Format::Dynamic,
         name: "dynamic",
-        about: "products of integers, activations quantized when the model runs; no data needed",
+        about: "integer operators, with activations quantized at run time; needs no data",
         weights: Some(&[QType::Int8, QType::UInt8]),
         targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Generic]),
         blocks: None,

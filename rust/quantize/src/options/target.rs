@@ -91,7 +91,7 @@ pub enum Placement {
     WeightedOps,
     /// Those with weights, and what lies between them when the runtime has integer kernels for it.
     WeightedAndInterior,
-    /// What is multiplied or added is quantized where it is read, and nothing where it is made.
+    /// Inputs of compute ops and additions are quantized, and no outputs.
     OpInputs,
     /// Every operator with a rule: inputs and outputs.
     AllOps,
@@ -135,7 +135,7 @@ const TABLE: [Profile; 7] = [
     Profile {
         target: Target::TensorRt,
         name: "tensorrt",
-        about: "TensorRT: signed and symmetric, quantized where it is read, float bias",
+        about: "TensorRT: symmetric signed types, Q/DQ at the inputs of operators, float biases",
         activations: &[QType::Int8, QType::Float8E4M3FN],
         weights: &[QType::Int8, QType::Float8E4M3FN],
         alike: true,
@@ -151,7 +151,7 @@ const TABLE: [Profile; 7] = [
     Profile {
         target: Target::OpenVino,
         name: "openvino",
-        about: "OpenVINO: quantized where it is read, symmetric weights, float bias",
+        about: "OpenVINO: symmetric weights, Q/DQ at the inputs of operators, float biases",
         activations: ANY_8,
         symmetric: (false, true),
         negative_scales: false,
@@ -162,7 +162,7 @@ const TABLE: [Profile; 7] = [
     Profile {
         target: Target::Qnn,
         name: "qnn",
-        about: "Qualcomm NPUs: every operator that can be quantized is",
+        about: "Qualcomm NPUs: every supported operator is quantized",
         activations: &[QType::UInt8, QType::UInt16],
         symmetric: (false, true),
         negative_scales: false,
@@ -173,7 +173,7 @@ const TABLE: [Profile; 7] = [
     Profile {
         target: Target::Generic,
         name: "generic",
-        about: "any runtime: only operators with weights, nothing assumed but ONNX itself",
+        about: "any runtime: operators with weights only, and only what ONNX specifies",
         activations: &[
             QType::UInt8,
             QType::Int8,
