@@ -29,7 +29,7 @@ check-python: $(VENV)/test-ready
 	$(BIN)/python tools/lint_words.py
 	$(BIN)/python tools/structure.py --check
 	$(BIN)/python tools/generate_options.py --check
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 # Python's style, retired words and long lines; no build is needed.
 lint: $(VENV)/created
