@@ -147,7 +147,7 @@ def static_int8(model: Path, output: Path, samples: Array) -> tuple[quantize_rs.
 
     def quantized(target: str | None) -> quantize_rs.Report:
         return quantize_rs.quantize_with_calibration(
-            model, output, samples, per_channel=True, symmetric=True, target=target
+            model, output, samples, target=target
         )
 
     if platform.machine().lower() in ("arm64", "aarch64"):
@@ -170,7 +170,7 @@ def main() -> None:
 
     digits = quantize_rs.examples.digits()
     samples = enlarged(np.load(digits.calibration))
-    quantize_rs.quantize(MODEL, weights, per_channel=True, symmetric=True)
+    quantize_rs.quantize(MODEL, weights)
     report, target = static_int8(MODEL, static, samples)
     report.save_html(options.output / "report.html")
 

@@ -31,16 +31,16 @@ def test_the_order_of_arguments_is_that_of_0_10() -> None:
         assert positional == names.split()
 
 
-def test_the_defaults_are_those_of_0_10() -> None:
+def test_defaults_are_those_of_0_10_or_the_best_that_the_model_allows() -> None:
     parameters = inspect.signature(quantize_rs.quantize_with_calibration).parameters
     expected = {
         "calibration_data": None,
         "bits": 8,
-        "per_channel": False,
+        "per_channel": None,
         "method": "minmax",
         "num_samples": 100,
         "sample_shape": None,
-        "symmetric": False,
+        "symmetric": None,
         "excluded_layers": None,
         "min_elements": 0,
         "layer_bits": None,

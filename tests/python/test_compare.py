@@ -189,7 +189,7 @@ def test_what_is_no_number_is_infinitely_far_and_said() -> None:
     model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     source = model.SerializeToString()
     data = np.random.default_rng(0).standard_normal((1, 8, 16)).astype(np.float32)
-    report = quantize_rs.quantize(source, None, verify=data)
+    report = quantize_rs.quantize(source, None, per_channel=False, symmetric=False, verify=data)
     assert report.model is not None
     assert report.accuracy_control is not None
     found = quantize_rs.compare(source, report.model, data)
@@ -199,4 +199,5 @@ def test_what_is_no_number_is_infinitely_far_and_said() -> None:
     assert report.accuracy_control.sqnr_db == -np.inf
     for warnings in (found.warnings, report.warnings):
         assert any("`y`: infinity or NaN" in warning for warning in warnings)
-    assert quantize_rs.sensitivity(source, data).layers[0].score == -np.inf
+    ranking = quantize_rs.sensitivity(source, data, per_channel=False)
+    assert ranking.layers[0].score == -np.inf

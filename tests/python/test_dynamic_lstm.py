@@ -126,7 +126,7 @@ def test_every_direction_has_a_scale_of_its_own() -> None:
     values = numpy_helper.to_array(weight) * np.array([1, 100], F)[:, None, None]
     weight.CopyFrom(numpy_helper.from_array(values, "w"))
     model = loaded.SerializeToString()
-    found = quantized(model).model
+    found = quantized(model, per_channel=False).model
     assert found is not None
     (scale,) = (
         numpy_helper.to_array(t)

@@ -96,7 +96,7 @@ def test_a_float_bias_beside_integers_loads(target: str, opset: int, *, biased: 
     constants |= {"b": floats(4)} if biased else {}
     original = model(nodes, [1, 3, 6, 6], opset, **constants)
     report = quantize_rs.quantize_with_calibration(
-        original, None, floats(32, 3, 6, 6), target=target
+        original, None, floats(32, 3, 6, 6), per_channel=False, target=target
     )
     assert report.model is not None
     sample = {"x": floats(1, 3, 6, 6, seed=3)}

@@ -37,6 +37,9 @@ LOWER = {
 # (`test_noise_through_channels_of_all_sizes_loses_nothing_by_it`).
 KEEPING_SUMS = {"conv_depthwise": 16.0}
 
+# The same without zero points: the probabilities are computed from five scores.
+BY_DEFAULT = {"infinite_constant": 16.0}
+
 # Models that cannot be calibrated, and a part of the error message.
 NOT_CALIBRATED = {
     "bf16_weights": "bfloat16",
@@ -61,13 +64,23 @@ ORT_FAILS_OPTIMIZED = {"opset18"}
 def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: Path) -> None:
     target = tmp_path / "q.onnx"
     report = quantize_rs.quantize(
-        oracle.model(name), target, per_channel=per_channel, rounding=rounding
+        oracle.model(name), target, per_channel=per_channel, symmetric=False, rounding=rounding
     )
     floor = LOWER.get(name, (WEIGHTS, BOTH))[0]
     if rounding is None and not per_channel:
         floor = KEEPING_SUMS.get(name, floor)
     _evaluate(name, report, target, floor)
     _only_rounding(name, report, target)
+
+
+@pytest.mark.parametrize("name", oracle.FIXTURES)
+def test_weights_by_default(name: str, tmp_path: Path) -> None:
+    """One scale per channel and no zero point, which costs up to a bit of a one-sided weight."""
+    target = tmp_path / "q.onnx"
+    report = quantize_rs.quantize(oracle.model(name), target)
+    _evaluate(name, report, target, BY_DEFAULT.get(name, LOWER.get(name, (WEIGHTS, BOTH))[0] - 2))
+    for weight in report.weights:
+        assert weight.symmetric in (None, True), weight
 
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])

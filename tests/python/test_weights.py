@@ -112,7 +112,7 @@ def test_recurrent_weights_have_a_scale_for_each_direction_and_gate_row(
     rows = directions * GATES[op_type] * 64
     assert [scales["w_scale"].size, scales["r_scale"].size] == [rows, rows]
     fine = decibels(source, found, feeds)
-    coarse, _ = quantized(source, symmetric=symmetric)
+    coarse, _ = quantized(source, per_channel=False, symmetric=symmetric)
     assert fine > EIGHT_BITS
     assert fine > decibels(source, coarse, feeds)
 
@@ -192,7 +192,7 @@ def test_nothing_is_cut_off_by_a_scale_of_float16() -> None:
         node = helper.make_node("MatMul", ["x", "w"], ["y"])
         source = model([node], {"w": weight}, feeds, ["y"], opset=21, dtype=TensorProto.FLOAT16)
         for symmetric in (False, True):
-            found, _ = quantized(source, symmetric=symmetric)
+            found, _ = quantized(source, per_channel=False, symmetric=symmetric)
             parts = {t.name: t for t in onnx.load_from_string(found).graph.initializer}
             q, scale, zero = (
                 numpy_helper.to_array(parts[f"w_{part}"]) for part in ("quantized", "scale", "zp")

@@ -56,6 +56,8 @@ class Way:
         options: dict[str, Any] = {"weights": self.weights}
         if self.scales in ("channel", "row"):
             options |= {"per_channel": True, "symmetric": True}
+        if self.scales == "tensor":
+            options |= {"per_channel": False, "symmetric": False}
         if self.scales == "block" and self.weights not in LAYOUTS:
             options["block_size"] = 32
         if self.weights in RARE or self.activations in FLOATS_8:

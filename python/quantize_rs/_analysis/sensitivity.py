@@ -39,7 +39,7 @@ def sensitivity(
     ranges: Ranges | None = None,
     weights: str | None = None,
     activations: str | None = "uint8",
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     exclude: Iterable[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     engine: Engine = "auto",
@@ -125,7 +125,7 @@ def sensitivity(
         check.reject_unused("without data", **run, **noise, **shown)
     if isinstance(model, Plan):
         given = {"weights": weights is not None, "activations": activations != "uint8"}
-        given |= {"per_channel": per_channel, "exclude": exclude is not None}
+        given |= {"per_channel": per_channel is not None, "exclude": exclude is not None}
         check.reject_unused("with a plan, which determines what is quantized", **given)
     else:
         opened = model if isinstance(model, Model) else open_model(model)

@@ -141,8 +141,8 @@ class PlanKeywords(TypedDict, total=False):
 
     # Weights
     bits: int
-    per_channel: bool
-    symmetric: bool
+    per_channel: bool | None
+    symmetric: bool | None
     narrow_range: bool | None
     block_size: int | None
     weight_method: str | None

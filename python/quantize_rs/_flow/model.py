@@ -103,7 +103,7 @@ class Model:
         ----------------
         Weights
             - `bits`: Bits of a weight: 2, 4, 8 or 16.
-            - `per_channel`: Use one scale for each output channel of a weight, instead of one for
+            - `per_channel`: Use one scale for each output channel of a weight; False uses one for
               the whole tensor.
             - `symmetric`: Use weights with zero point 0: their range is `[-absmax, absmax]`.
             - `narrow_range`: Leave out the most negative value of the type, such as -128, in

@@ -145,13 +145,15 @@ class QuantizeOptions:
         Floats of 8 bits need opset 19. Those of 16 bits have no scale and are cast. `mxfp4` and
         `mxfp8` need opset 24 and the target generic; `nvfp4` needs opset 23 and the target tensorrt
         or generic. Default: the signed type of bits.
-    per_channel : bool
-        Use one scale for each output channel of a weight, instead of one for the whole tensor. This
-        is more accurate and larger only by the scales. It needs opset 13; where a node of an older
-        model cannot be converted, its weights get one scale each, with a warning. Default: False.
-    symmetric : bool
-        Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this
-        and turn it on. Default: False, or what the target needs.
+    per_channel : bool | None
+        Use one scale for each output channel of a weight; False uses one for the whole tensor. One
+        for each channel is more accurate and larger only by the scales. It needs opset 13, to which
+        an older model is converted; where a node cannot be converted, weights get one scale each,
+        with a warning. Default: True, as far as the target and the operator allow it.
+    symmetric : bool | None
+        Use weights with zero point 0: their range is `[-absmax, absmax]`. Integer kernels compute
+        faster with them, and some targets need them. False uses the range from the smallest to the
+        largest element. Default: True for signed types that are not in blocks.
     narrow_range : bool | None
         Leave out the most negative value of the type, such as -128, in symmetric weights; False
         uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits
@@ -282,8 +284,8 @@ class QuantizeOptions:
 
     bits: int = 8
     weights: str | None = None
-    per_channel: bool = False
-    symmetric: bool = False
+    per_channel: bool | None = None
+    symmetric: bool | None = None
     narrow_range: bool | None = None
     block_size: int | None = None
     weight_method: str | None = None

@@ -35,12 +35,12 @@ def quantize(
     input_path: ModelSource,
     output_path: str | os.PathLike[str] | None,
     bits: int = 8,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     excluded_layers: Iterable[str] | None = None,
     min_elements: int = 0,
     layer_bits: Mapping[str, int | str] | None = None,
     native_int4: bool | None = None,
-    symmetric: bool = False,
+    symmetric: bool | None = None,
     *,
     options: QuantizeOptions | None = None,
     **keywords: Unpack[QuantizeKeywords],
@@ -60,10 +60,11 @@ def quantize(
     bits : int
         Bits of a weight: 2, 4, 8 or 16. 4 and 16 need opset 21, 2 opset 25; a model
         of an older one is converted, see `convert_opset`.
-    per_channel : bool
-        One scale for each output channel instead of one for the whole tensor: more accurate, and
-        larger only by the scales. Needs opset 13; where a node of an older model cannot be
-        converted, weights get one scale each, with a warning.
+    per_channel : bool or None
+        One scale for each output channel (True, and None as far as the target and the operator
+        allow it) or one for the whole tensor (False). One for each channel is more accurate, and
+        larger only by the scales. It needs opset 13, to which an older model is converted; where a
+        node cannot be converted, weights get one scale each, with a warning.
     excluded_layers : iterable of str, optional
         Weights and nodes to leave in float: names, patterns with ``*``, ``?`` and ``[...]``,
         regular expressions after ``re:``, or operator types. The option is called `exclude`, and
@@ -78,8 +79,9 @@ def quantize(
     native_int4 : bool or None
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which saves no space.
-    symmetric : bool
-        Zero points are 0.
+    symmetric : bool or None
+        Zero points are 0 (True, and None for signed types that are not in blocks), or follow from
+        the range of the weight (False). Integer kernels compute faster with zero points of 0.
     options : QuantizeOptions, optional
         Options in one object. An option that is given there and as a parameter or keyword is an
         error.
@@ -236,12 +238,12 @@ def quantize_with_calibration(
     output_path: str | os.PathLike[str] | None,
     calibration_data: CalibrationData | None = None,
     bits: int = 8,
-    per_channel: bool = False,
+    per_channel: bool | None = None,
     method: str = "minmax",
     num_samples: int = 100,
     sample_shape: Iterable[int] | None = None,
     native_int4: bool | None = None,
-    symmetric: bool = False,
+    symmetric: bool | None = None,
     excluded_layers: Iterable[str] | None = None,
     min_elements: int = 0,
     layer_bits: Mapping[str, int | str] | None = None,

@@ -77,8 +77,8 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
         output_path::check_apart("--output", output, &data)?;
     }
     let config = Config {
-        per_channel: args.per_channel,
-        symmetric: args.symmetric,
+        per_channel: args.per_channel.then_some(true),
+        symmetric: args.symmetric.then_some(true),
         block_size: args.block_size,
         exclude: args.exclude.clone(),
         output_format: args.output_format,

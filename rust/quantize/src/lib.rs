@@ -9,7 +9,7 @@
 //! # let folder = tempfile::tempdir()?;
 //! # let out = folder.path().join("digits.int8.onnx");
 //! let model = Model::open(path)?; // read the file
-//! let config = Config { per_channel: true, symmetric: true, ..Config::default() };
+//! let config = Config { per_channel: Some(true), symmetric: Some(true), ..Config::default() };
 //! let prepared = PreprocessedModel::of(&model, config)?; // preprocess the graph
 //! let plan = prepared.plan(); // decide what to quantize
 //! println!("{plan}");

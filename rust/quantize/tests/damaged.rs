@@ -37,7 +37,8 @@ fn is_quantized(model: &Model, config: Config) -> bool {
 fn damaged_models_are_quantized_or_rejected() {
     let mut random = Random(11);
     let mut configs = vec![per_channel(), with_activations()];
-    let of_target = |target: &Target| Config { per_channel: true, ..Config::for_target(*target) };
+    let of_target =
+        |target: &Target| Config { per_channel: Some(true), ..Config::for_target(*target) };
     configs.extend(Target::ALL.iter().map(of_target));
     let mut done = vec![0; configs.len()];
     for path in files() {

@@ -13,7 +13,7 @@ fn nbits() -> Config {
 }
 
 fn dynamic() -> Config {
-    Config { output_format: Format::Dynamic, per_channel: true, ..Config::default() }
+    Config { output_format: Format::Dynamic, per_channel: Some(true), ..Config::default() }
 }
 
 #[test]

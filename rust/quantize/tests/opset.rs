@@ -27,7 +27,8 @@ fn granularity(prepared: &PreprocessedModel) -> Granularity {
 fn a_model_is_converted_to_the_opset_that_its_plan_needs() {
     let int4 = || Config::with_bits(4).unwrap();
     for (name, config, from, to) in [
-        ("opset7_conv", Config::default(), 7, 10),
+        ("opset7_conv", common::per_tensor(), 7, 10),
+        ("opset7_conv", Config::default(), 7, 13),
         ("opset7_conv", per_channel(), 7, 13),
         ("opset9_conv", int4(), 9, 21),
         ("opset13", Config { weights: QType::Int2.into(), ..Config::default() }, 13, 25),
@@ -89,7 +90,7 @@ fn a_model_that_cannot_be_converted_is_quantized_per_tensor() {
 
 #[test]
 fn a_model_that_fits_no_plan_is_rejected_by_name() {
-    let int4 = Config { per_channel: true, ..Config::with_bits(4).unwrap() };
+    let int4 = Config { per_channel: Some(true), ..Config::with_bits(4).unwrap() };
     for (name, config, needed) in [
         ("opset9_conv", Config::default(), 10),
         ("opset9_conv", per_channel(), 13),

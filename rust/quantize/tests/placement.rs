@@ -116,7 +116,7 @@ fn what_joins_two_layers_with_a_bias_joins_in() {
 #[test]
 fn a_convolution_back_in_groups_runs_on_integers_where_everything_does() {
     let model = fixture("conv_transpose_group2");
-    let config = Config { per_channel: true, ..Config::for_target(Target::Qnn) };
+    let config = Config { per_channel: Some(true), ..Config::for_target(Target::Qnn) };
     let plan = plan(&model, config.clone());
     let how = |name: &str| plan.quantized().find(|(value, _)| value.name == name).unwrap().1;
     assert_eq!(how("w").spec.granularity, Granularity::PerTensor);

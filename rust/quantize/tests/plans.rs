@@ -16,7 +16,7 @@ fn every_fixture_is_planned_as_it_was() {
         .filter_map(|name| name.strip_suffix(".onnx").map(str::to_owned))
         .collect();
     names.sort();
-    let weights = Config { per_channel: true, symmetric: true, ..Config::default() };
+    let weights = Config { per_channel: Some(true), symmetric: Some(true), ..Config::default() };
     let activations = Config { activations: Some(QType::UInt8), ..weights.clone() };
     for name in names {
         let model = Model::open(folder.join(format!("{name}.onnx"))).unwrap();
@@ -43,7 +43,7 @@ fn every_target_places_as_it_did() {
         let graph = Graph::of(&model).unwrap();
         let mut text = String::new();
         for target in Target::ALL {
-            let config = Config { per_channel: true, ..Config::for_target(*target) };
+            let config = Config { per_channel: Some(true), ..Config::for_target(*target) };
             let plan = Plan::of(&graph, config).unwrap();
             writeln!(text, "{target}\n\n{plan}").unwrap();
             plan.warnings.iter().for_each(|warning| writeln!(text, "warning: {warning}").unwrap());

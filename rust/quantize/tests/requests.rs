@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use common::{fixture, per_channel, plan, ranges, with_activations};
+use common::{fixture, per_channel, per_tensor, plan, ranges, with_activations};
 use quantize_rs::{
     Config, DataType, Decision, Granularity, Graph, KeepReason, MicroLayout, Model, Plan,
     PreprocessedModel, QConfig, QConfigDict, QType, QuantizeError, QuantizeErrorKind, Role, Scales,
@@ -15,7 +15,8 @@ use quantize_rs::{
 #[test]
 fn a_model_below_the_opset_is_refused_by_name() {
     for (name, config, feature) in [
-        ("opset7_conv", Config::default(), "opset 10"),
+        ("opset7_conv", per_tensor(), "opset 10"),
+        ("opset7_conv", Config::default(), "opset 13"),
         ("opset10_conv", per_channel(), "opset 13"),
         ("opset13", Config::with_bits(4).unwrap(), "opset 21"),
         ("opset21_gemm", Config::with_bits(2).unwrap(), "opset 25"),

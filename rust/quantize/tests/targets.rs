@@ -12,7 +12,7 @@ use quantize_rs::{
 
 /// The model quantized for a target.
 fn made(model: &Model, target: Target, per_channel: bool) -> Result<Model, QuantizeError> {
-    made_as(model, Config { per_channel, ..Config::for_target(target) })
+    made_as(model, Config { per_channel: Some(per_channel), ..Config::for_target(target) })
 }
 
 fn made_as(model: &Model, config: Config) -> Result<Model, QuantizeError> {
@@ -93,7 +93,7 @@ fn float8_conforms_where_it_is_supported() {
     for (name, model) in fixtures() {
         for (weights, activations, target) in floats() {
             let activations = Some(activations);
-            let base = Config { per_channel: true, ..Config::for_target(target) };
+            let base = Config { per_channel: Some(true), ..Config::for_target(target) };
             let after =
                 match made_as(&model, Config { weights: weights.into(), activations, ..base }) {
                     Ok(after) => after,

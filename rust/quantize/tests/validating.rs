@@ -26,12 +26,12 @@ fn configurations() -> Vec<(&'static str, Config)> {
     let mut ways = vec![
         ("int8", plain.clone()),
         ("channels", channels.clone()),
-        ("asymmetric channels", Config { per_channel: true, ..plain.clone() }),
-        ("int2", Config { per_channel: true, ..Config::with_bits(2).unwrap() }),
+        ("asymmetric channels", Config { symmetric: Some(false), ..plain.clone() }),
+        ("int2", Config { symmetric: Some(false), ..Config::with_bits(2).unwrap() }),
         ("int4", four()),
-        ("int4 symmetric", Config { symmetric: true, ..four() }),
+        ("int4 symmetric", Config { symmetric: Some(true), ..four() }),
         ("widened int4", Config { native_int4: Some(false), ..four() }),
-        ("int4 blocks", Config { block_size: Some(16), per_channel: true, ..four() }),
+        ("int4 blocks", Config { block_size: Some(16), per_channel: Some(true), ..four() }),
         ("int16", weights(QType::Int16)),
         ("uint8", weights(QType::UInt8)),
         ("float8", weights(QType::Float8E4M3FN)),
@@ -41,11 +41,14 @@ fn configurations() -> Vec<(&'static str, Config)> {
         ("float16", weights(QType::Float16)),
         ("bfloat16", weights(QType::BFloat16)),
         ("as it is", Config { passes: Some(Vec::new()), ..channels.clone() }),
-        ("dynamic", Config { output_format: Format::Dynamic, per_channel: true, ..plain.clone() }),
+        (
+            "dynamic",
+            Config { output_format: Format::Dynamic, per_channel: Some(true), ..plain.clone() },
+        ),
         ("blocks", Config { output_format: Format::MatMulNBits, ..four() }),
         (
             "symmetric blocks",
-            Config { output_format: Format::MatMulNBits, symmetric: true, ..four() },
+            Config { output_format: Format::MatMulNBits, symmetric: Some(true), ..four() },
         ),
         (
             "zero points that are floats",
@@ -130,7 +133,12 @@ fn no_grid_has_problems() {
                 WeightMethod::ALL.iter().flat_map(|method| switches.map(|two| (method, two)))
             {
                 let weight_method = Some(method);
-                let config = Config { weight_method, symmetric, per_channel, ..config.clone() };
+                let config = Config {
+                    weight_method,
+                    symmetric: Some(symmetric),
+                    per_channel: Some(per_channel),
+                    ..config.clone()
+                };
                 let Some(quantized) = made(&model, config) else { continue };
                 let found = validate(&model, &quantized, None).unwrap();
                 let case = format!("{name}, {kind}, {method}, {symmetric}, {per_channel}");

@@ -36,7 +36,8 @@ fn written_types_match_the_plan_for_all_bit_widths() {
     for (bits, dtype) in
         [(2, DataType::Int2), (4, DataType::Int4), (8, DataType::Int8), (16, DataType::Int16)]
     {
-        let plan = plan(&model, Config { per_channel: true, ..Config::with_bits(bits).unwrap() });
+        let plan =
+            plan(&model, Config { per_channel: Some(true), ..Config::with_bits(bits).unwrap() });
         let quantized = plan.apply(&model, None).unwrap();
         let after = quantized.model();
         for (value, _) in plan.quantized() {
@@ -199,7 +200,7 @@ fn an_embedding_table_is_gathered_as_integers() {
         nodes.filter(|node| node.input[0] == integers).count()
     };
     for per_channel in [false, true] {
-        let config = Config { per_channel, ..with_activations() };
+        let config = Config { per_channel: Some(per_channel), ..with_activations() };
         let plan = plan(&model, config);
         let quantized = plan.apply(&model, Some(&ranges(&model, &plan))).unwrap();
         let after = quantized.model();
@@ -215,10 +216,11 @@ fn an_embedding_table_is_gathered_as_integers() {
 
 #[test]
 fn the_report_says_when_weights_use_seven_bits() {
-    let done = quantized(&fixture("conv2d_relu"), Config::for_target(Target::X86Avx2));
+    let config = Config { per_channel: Some(false), ..Config::for_target(Target::X86Avx2) };
+    let done = quantized(&fixture("conv2d_relu"), config);
     let kinds: Vec<String> = done.report().quantized().map(|(_, how)| how.kind()).collect();
-    assert!(kinds.contains(&"int8 of 7 bits".to_owned()), "{kinds:?}");
-    assert!(done.report().to_string().contains("int8 of 7 bits"));
+    assert!(kinds.contains(&"int8 symmetric of 7 bits".to_owned()), "{kinds:?}");
+    assert!(done.report().to_string().contains("int8 symmetric of 7 bits"));
 }
 
 #[test]
@@ -235,7 +237,8 @@ fn a_weight_that_its_type_cannot_represent_causes_a_warning() {
         let quantized = plan(&model, config).apply(&model, None).unwrap();
         quantized.report().warnings.join("\n")
     };
-    let four = Config { weights: QType::Int4.into(), symmetric: true, ..Config::default() };
+    let four =
+        Config { weights: QType::Int4.into(), per_channel: Some(false), ..Config::default() };
     assert!(warnings(four).contains(&format!("`{weight}`: ")), "4 bits");
     assert!(!warnings(Config::default()).contains(&weight));
 }

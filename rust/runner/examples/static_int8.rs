@@ -7,12 +7,7 @@ use quantize_rs_runner::{Tract, samples};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = Model::open("examples/digits/digits_cnn.onnx")?;
-    let config = Config {
-        activations: Some(QType::UInt8),
-        per_channel: true,
-        symmetric: true,
-        ..Config::default()
-    };
+    let config = Config { activations: Some(QType::UInt8), ..Config::default() };
     let prepared = PreprocessedModel::of(&model, config)?;
     let (model, plan) = (&prepared.model, prepared.plan());
 

@@ -38,12 +38,17 @@ fn spoilt(name: &str) -> Model {
 
 /// Names of the weights that are quantized without criteria.
 fn weights() -> Vec<String> {
-    let plan = PreprocessedModel::of(&model(), Config::default()).unwrap().plan();
+    let plan = PreprocessedModel::of(&model(), per_tensor()).unwrap().plan();
     plan.quantized().map(|(value, _)| value.name.clone()).collect()
 }
 
+/// One scale per weight: a planted large element spoils all others.
+fn per_tensor() -> Config {
+    Config { per_channel: Some(false), symmetric: Some(false), ..Config::default() }
+}
+
 fn with_activations() -> Config {
-    Config { activations: Some(QType::UInt8), symmetric: true, ..Config::default() }
+    Config { activations: Some(QType::UInt8), symmetric: Some(true), ..per_tensor() }
 }
 
 fn least(min_sqnr: f64) -> AccuracyControl {
@@ -71,7 +76,7 @@ fn sqnr(model: &Model, quantized: &Model, engine: &dyn Engine) -> f64 {
 
 /// The SQNR of the model with all weights quantized.
 fn plain(model: &Model) -> f64 {
-    let prepared = PreprocessedModel::of(model, Config::default()).unwrap();
+    let prepared = PreprocessedModel::of(model, per_tensor()).unwrap();
     let quantized = prepared.plan().apply(&prepared.model, None).unwrap();
     sqnr(model, quantized.model(), &Tract)
 }
@@ -93,7 +98,7 @@ fn only_a_bad_layer_is_reverted_to_float() {
     for name in &names {
         let bad = spoilt(name);
         let bar = plain(&bad) + 2.0;
-        let made = held(&bad, &Config::default(), None, &least(bar), 2).unwrap();
+        let made = held(&bad, &per_tensor(), None, &least(bar), 2).unwrap();
         let report = made.report();
         let verified = report.verified.as_ref().unwrap();
         let float: Vec<&String> = verified.float_layers.iter().map(|layer| &layer.name).collect();
@@ -155,14 +160,14 @@ fn missed_criteria_are_reported_with_the_measured_value() {
     let bad = spoilt(&weights()[1]);
     let measured = plain(&bad);
     let options = AccuracyControl { fall_back: false, ..least(60.0) };
-    let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+    let error = held(&bad, &per_tensor(), None, &options, 2).err().unwrap();
     assert_eq!(missed(&error), ("min_sqnr", Some(measured), Some(60.0)));
     for said in [&format!("SQNR is {measured:.2} dB, expected 60"), "fall_back", "per_channel"] {
         assert!(error.to_string().contains(said), "{error}");
     }
 
     // Not even with only the last layer quantized.
-    let error = held(&bad, &Config::default(), None, &least(190.0), 2).err().unwrap();
+    let error = held(&bad, &per_tensor(), None, &least(190.0), 2).err().unwrap();
     let (bar, measured, expected) = missed(&error);
     assert!(bar == "min_sqnr" && measured.unwrap() < 190.0 && expected == Some(190.0));
     let said = format!("{} of {} layers left float", weights().len() - 1, weights().len());
@@ -186,7 +191,7 @@ fn accuracy_criteria_need_labels_and_have_bounds() {
     assert_eq!(float.accuracy.unwrap().drop, 0.0);
     let bar = AccuracyCriteria { max_accuracy_drop: Some(0.1), ..AccuracyCriteria::default() };
     let options = AccuracyControl { bar, ..AccuracyControl::default() };
-    let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+    let error = held(&bad, &per_tensor(), None, &options, 2).err().unwrap();
     let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(option, "max_accuracy_drop");
     for (bar, wrong) in [
@@ -198,7 +203,7 @@ fn accuracy_criteria_need_labels_and_have_bounds() {
     ] {
         let options =
             AccuracyControl { bar, labels: Some(vec![0; 12]), ..AccuracyControl::default() };
-        let error = held(&bad, &Config::default(), None, &options, 2).err().unwrap();
+        let error = held(&bad, &per_tensor(), None, &options, 2).err().unwrap();
         let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
         assert_eq!(option, wrong);
     }
@@ -252,7 +257,7 @@ fn slower_models_are_refused_and_faster_ones_report_it() {
         ..AccuracyCriteria::default()
     };
     let options = AccuracyControl { bar, latency, ..AccuracyControl::default() };
-    let (original, config) = (model(), Config::default());
+    let (original, config) = (model(), per_tensor());
     let held = |small| {
         let control = Control { threads: 1, progress: &mut |_| true };
         let engine = Timely { small };
@@ -279,13 +284,13 @@ fn slower_models_are_refused_and_faster_ones_report_it() {
 #[test]
 fn without_criteria_the_result_is_measured_and_can_be_cancelled() {
     let original = model();
-    let made = held(&original, &Config::default(), None, &AccuracyControl::default(), 2).unwrap();
+    let made = held(&original, &per_tensor(), None, &AccuracyControl::default(), 2).unwrap();
     let verified = made.report().verified.clone().unwrap();
     let [only] = &verified.attempts[..] else { panic!("{verified}") };
     assert_eq!(only.sqnr_db(), Some(sqnr(&original, made.model(), &Tract)));
     assert!(only.holds && verified.held_out && verified.samples == 12);
     let control = Control { threads: 1, progress: &mut |_| false };
-    let config = Config::default();
+    let config = per_tensor();
     let options = least(10.0);
     let stopped = quantize_with_accuracy_control(
         &original,

@@ -93,8 +93,13 @@ fn planned(model: &Model, config: Config) -> (Model, Plan) {
     (prepared.model.clone(), prepared.plan())
 }
 
+/// One scale per weight: a planted large element spoils all others.
+fn per_tensor() -> Config {
+    Config { per_channel: Some(false), symmetric: Some(false), ..Config::default() }
+}
+
 fn with_activations() -> Config {
-    Config { activations: Some(QType::UInt8), symmetric: true, ..Config::default() }
+    Config { activations: Some(QType::UInt8), symmetric: Some(true), ..per_tensor() }
 }
 
 fn ranges(model: &Model, plan: &Plan, engine: &dyn Engine) -> Ranges {
@@ -135,10 +140,10 @@ fn spoilt(model: &Model, name: &str) -> Model {
 fn a_planted_bad_layer_is_the_first_with_and_without_data() {
     let Some(engine) = counting() else { return };
     let layers =
-        found(&planned(&model(), Config::default()), None, &engine, &SensitivityOptions::default());
+        found(&planned(&model(), per_tensor()), None, &engine, &SensitivityOptions::default());
     assert!(layers.layers.len() > 2);
     for layer in &layers.layers {
-        let bad = planned(&spoilt(&model(), &layer.name), Config::default());
+        let bad = planned(&spoilt(&model(), &layer.name), per_tensor());
         assert_eq!(weight_sensitivity(&bad.0, &bad.1).unwrap().layers[0].name, layer.name);
         for metric in [Metric::Sqnr, Metric::Mse, Metric::MaxAbs, Metric::Cosine] {
             for all_but_one in [false, true] {
@@ -154,7 +159,7 @@ fn a_planted_bad_layer_is_the_first_with_and_without_data() {
 fn running_only_the_dependents_of_a_layer_equals_running_the_model() {
     let Some(engine) = counting() else { return };
     let original = model();
-    let subject = planned(&original, Config::default());
+    let subject = planned(&original, per_tensor());
     for all_but_one in [false, true] {
         let options = SensitivityOptions { all_but_one, ..SensitivityOptions::default() };
         let found = found(&subject, None, &engine, &options);
@@ -162,7 +167,7 @@ fn running_only_the_dependents_of_a_layer_equals_running_the_model() {
         for row in &found.layers {
             let float = |name: &&String| (**name == row.name) == all_but_one;
             let exclude = names.iter().filter(float).cloned().collect();
-            let whole = planned(&original, Config { exclude, ..Config::default() });
+            let whole = planned(&original, Config { exclude, ..per_tensor() });
             let whole = whole.1.apply(&whole.0, None).unwrap();
             let whole = compared(&original, whole.model(), &engine);
             let (part, whole) = (row.outputs[0].error.sqnr_db, whole.outputs[0].error.sqnr_db);
@@ -189,7 +194,7 @@ fn a_layer_with_its_activations_is_close_to_the_model_without_the_others() {
 #[test]
 fn only_the_dependents_of_a_layer_run() {
     let Some(engine) = counting() else { return };
-    let subject = planned(&model(), Config::default());
+    let subject = planned(&model(), per_tensor());
     engine.nodes.store(0, Ordering::Relaxed);
     let found = found(&subject, None, &engine, &SensitivityOptions::default());
     let ran = engine.nodes.load(Ordering::Relaxed);
@@ -260,7 +265,7 @@ impl Samples for Given {
 #[test]
 fn interrupted_work_resumes() {
     let Some(engine) = counting() else { return };
-    let subject = planned(&model(), Config::default());
+    let subject = planned(&model(), per_tensor());
     let whole = found(&subject, None, &engine, &SensitivityOptions::default());
     let folder = tempfile::tempdir().unwrap();
     let resume = Some(folder.path().join("known.json"));
@@ -287,7 +292,7 @@ fn interrupted_work_resumes() {
     }
     assert!(of_none < of_rest);
 
-    let other = planned(&model(), Config { per_channel: true, ..Config::default() });
+    let other = planned(&model(), Config { per_channel: Some(true), ..per_tensor() });
     let samples = &mut *some(16, &other.0);
     let control = Control { threads: 1, progress: &mut |_| true };
     let outcome = sensitivity(&other.0, &other.1, None, &engine, samples, &options, control);

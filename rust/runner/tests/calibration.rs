@@ -17,8 +17,8 @@ fn planned(bias_correction: bool) -> (Model, Plan) {
     let model = Model::open(digits("digits_cnn.onnx")).unwrap();
     let config = Config {
         activations: Some(QType::UInt8),
-        per_channel: true,
-        symmetric: true,
+        per_channel: Some(true),
+        symmetric: Some(true),
         bias_correction,
         ..Config::default()
     };

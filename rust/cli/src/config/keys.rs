@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, CommandFactory, Id};
-use quantize_rs::options::{self, OptionRow, Surface};
+use quantize_rs::options::{self, Kind, OptionRow, Surface};
 
 use super::node::{At, Node, Wrong};
 use crate::args::Arguments;
@@ -366,6 +366,12 @@ impl Keys {
 
     fn write(&self, arg: &Arg, option: &Choice, args: &mut Vec<OsString>) -> Result<(), Wrong> {
         let flag = format!("--{}", arg.get_long().unwrap_or(&option.id));
+        let takes_bool =
+            options::find(&option.id).is_some_and(|row| matches!(row.kind, Kind::Bool));
+        if takes_bool && !matches!(option.value.value, Node::Bool(_)) {
+            let what = format!("`{}` is neither true nor false", option.key);
+            return Err(Wrong::at(option.value.line, what));
+        }
         if let (ArgAction::SetTrue, value) = (arg.get_action(), &option.value.value) {
             return match value {
                 Node::Bool(true) => {

@@ -119,6 +119,7 @@ fn setting(row: &'static OptionRow) -> Arg {
         Kind::Bool => arg
             .action(ArgAction::Set)
             .num_args(0..=1)
+            .require_equals(row.flag.equals)
             .default_missing_value("true")
             .value_parser(["true", "false"]),
         Kind::ByName(_) => arg.action(ArgAction::Append),

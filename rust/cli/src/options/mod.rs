@@ -209,8 +209,8 @@ mod tests {
         let expected = Config {
             weights: QType::Int4.into(),
             activations: Some(QType::Int16),
-            per_channel: true,
-            symmetric: true,
+            per_channel: Some(true),
+            symmetric: Some(true),
             activation_symmetric: true,
             narrow_range: Some(true),
             block_size: Some(32),
@@ -304,6 +304,19 @@ mod tests {
         assert_eq!(native(&["--native-int4", "--symmetric"]), Some(true));
         assert_eq!(native(&["--native-int4", "true"]), Some(true));
         assert_eq!(native(&["--native-int4", "false"]), Some(false));
+    }
+
+    #[test]
+    fn a_scale_per_channel_is_a_flag_or_takes_true_or_false() {
+        let found = |flags: &[&str]| config(flags).expect("a configuration");
+        for (flag, expected) in [("--per-channel", true), ("--per-channel=false", false)] {
+            assert_eq!(found(&[flag]).per_channel, Some(expected), "{flag}");
+        }
+        for (flag, expected) in [("--symmetric", true), ("--symmetric=false", false)] {
+            assert_eq!(found(&[flag]).symmetric, Some(expected), "{flag}");
+        }
+        // What follows is an argument, such as the model.
+        assert!(parsed(&["--per-channel", "false"]).is_err());
     }
 
     #[test]

@@ -74,7 +74,16 @@ skip_existing = true
         ("a.onnx", &["quantize", DIGITS, "--per-channel"][..]),
         (
             "b.onnx",
-            &["quantize", DIGITS, "-b4", "--layer-bits", "conv1.weight=8", "--exclude", "*fc2*"],
+            &[
+                "quantize",
+                DIGITS,
+                "-b4",
+                "--per-channel=false",
+                "--layer-bits",
+                "conv1.weight=8",
+                "--exclude",
+                "*fc2*",
+            ],
         ),
         (
             "c.onnx",

@@ -73,7 +73,7 @@ mod tests {
         let graph = Graph::of(&model).unwrap();
         let mut known = WeightCache::default();
         let mut made = |per_channel: bool| {
-            let config = Config { per_channel, ..Config::default() };
+            let config = Config { per_channel: Some(per_channel), ..Config::default() };
             let plan = Plan::draft(&graph, config).unwrap();
             encode_cached(&graph, &plan, None, Some(&mut known)).unwrap().weights
         };
@@ -91,7 +91,8 @@ mod tests {
     fn a_bias_that_needs_larger_scales_bypasses_the_cache() {
         let model = Model::open(DIGITS).unwrap();
         let graph = Graph::of(&model).unwrap();
-        let plan = Plan::draft(&graph, Config::default()).unwrap();
+        let config = Config { per_channel: Some(false), ..Config::default() };
+        let plan = Plan::draft(&graph, config).unwrap();
         let mut known = WeightCache::default();
         encode_cached(&graph, &plan, None, Some(&mut known)).unwrap();
         let (value, how) = plan.quantized().next().unwrap();

@@ -122,7 +122,7 @@ impl OnnxModel {
     /// # Errors
     /// The data of a weight is missing or too short.
     pub fn extract_weights(&self) -> Result<Vec<WeightTensor>, QuantizeError> {
-        let prepared = self.prepared(Config { per_channel: true, ..Config::default() })?;
+        let prepared = self.prepared(Config { per_channel: Some(true), ..Config::default() })?;
         let (graph, plan) = (Graph::of(&prepared.model)?, prepared.plan());
         plan.quantized()
             .filter_map(|(value, how)| {
@@ -153,10 +153,10 @@ impl OnnxModel {
         weights: &[QdqWeightInput],
         path: impl AsRef<Path>,
     ) -> Result<(), QuantizeError> {
-        let mut config = Config { symmetric: true, ..Config::default() };
+        let mut config = Config { symmetric: Some(true), ..Config::default() };
         config.layer_bits =
             weights.iter().map(|weight| (weight.original_name.clone(), weight.bits)).collect();
-        config.per_channel = weights.iter().any(|weight| weight.axis.is_some());
+        config.per_channel = Some(weights.iter().any(|weight| weight.axis.is_some()));
         let prepared = self.prepared(config)?;
         let (graph, mut plan) = (Graph::of(&prepared.model)?, prepared.plan());
         let mut encoded = Encoded::default();

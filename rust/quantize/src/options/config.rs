@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantize_rs_math::{QSpec, QType, WeightMethod};
+use quantize_rs_math::{Granularity, QSpec, QType, WeightMethod};
 
 use super::declare::options;
 use super::row::{Condition, Flag, Group, Surface, Verb};
@@ -20,7 +20,7 @@ options! {
     ///
     /// ```
     /// use quantize_rs::{Config, QType};
-    /// let config = Config { per_channel: true, symmetric: true, ..Config::default() };
+    /// let config = Config { exclude: vec!["head/*".into()], ..Config::default() };
     /// assert_eq!(config.weights, QType::Int8);
     /// ```
     pub struct Config;
@@ -120,22 +120,28 @@ options! {
         flag: Flag { value_name: Some("NAME=TYPE"), ..Flag::PLAIN },
     };
 
-    /// Use one scale for each output channel of a weight, instead of one for the whole tensor. This
-    /// is more accurate and larger only by the scales. It needs opset 13; where a node of an older
-    /// model cannot be converted, its weights get one scale each, with a warning.
-    option per_channel: bool = false => {
+    /// Use one scale for each output channel of a weight; false uses one for the whole tensor. One
+    /// for each channel is more accurate and larger only by the scales. It needs opset 13, to which
+    /// an older model is converted; where a node cannot be converted, weights get one scale each,
+    /// with a warning.
+    option per_channel: Option<bool> = None => {
         since: Some("opset 13"),
-        example: "per_channel=True",
+        default_text: Some("true, as far as the target and the operator allow it"),
+        example: "per_channel=False",
+        flag: Flag { value_name: Some("BOOL"), equals: true, ..Flag::PLAIN },
     };
 
-    /// Use weights with zero point 0: their range is `[-absmax, absmax]`. Some targets need this
-    /// and turn it on.
-    option symmetric: bool = false, |config, symmetric| {
-        config.symmetric |= symmetric;
+    /// Use weights with zero point 0: their range is `[-absmax, absmax]`. Integer kernels compute
+    /// faster with them, and some targets need them. False uses the range from the smallest to the
+    /// largest element.
+    option symmetric: Option<bool> = None, |config, symmetric| {
+        // What a target needs stays.
+        config.symmetric = config.symmetric.filter(|needed| *needed).or(symmetric);
         Ok(())
     } => {
-        default_text: Some("false, or what the target needs"),
-        example: "symmetric=True",
+        default_text: Some("true for signed types that are not in blocks"),
+        example: "symmetric=False",
+        flag: Flag { value_name: Some("BOOL"), equals: true, ..Flag::PLAIN },
     };
 
     /// Use activations with zero point in the middle of their type. Runtimes then cannot fuse a
@@ -409,10 +415,21 @@ impl Config {
             target: Some(target),
             weights: weights[0].into(),
             activations: Some(activations[0]),
-            symmetric: symmetric.1,
+            symmetric: symmetric.1.then_some(true),
             activation_symmetric: symmetric.0,
             ..Config::default()
         }
+    }
+
+    /// Whether weights get one scale for each output channel where they can.
+    pub fn scales_per_channel(&self) -> bool {
+        self.per_channel.unwrap_or(true)
+    }
+
+    /// Whether weights of this type have zero point 0.
+    pub fn symmetric_weights(&self, qtype: QType, granularity: Granularity) -> bool {
+        let blocked = matches!(granularity, Granularity::Blocked { .. });
+        self.symmetric.unwrap_or(qtype.signed() && !blocked)
     }
 
     /// What the runtime that the model is made for takes and wants.

@@ -18,7 +18,7 @@ impl Config {
     /// use quantize_rs::{Config, QType};
     /// let given = Given::from([("bits", 4.into()), ("per_channel", true.into())]);
     /// let config = Config::from_options(&given, Verb::Quantize)?;
-    /// assert_eq!((config.weights.qtype(), config.per_channel), (QType::Int4, true));
+    /// assert_eq!((config.weights.qtype(), config.per_channel), (QType::Int4, Some(true)));
     /// # Ok::<(), quantize_rs::QuantizeError>(())
     /// ```
     ///

@@ -68,6 +68,9 @@ pub struct Flag {
     pub value_name: Option<&'static str>,
     /// Whether several values are separated by commas; otherwise the flag is repeated.
     pub commas: bool,
+    /// Whether a value follows an equals sign only, so that the flag alone means true and the next
+    /// word is another argument.
+    pub equals: bool,
     /// The flag that turns the option off, without its dashes; options whose default is true have
     /// one anyway.
     pub off: Option<&'static str>,
@@ -75,7 +78,8 @@ pub struct Flag {
 
 impl Flag {
     /// A flag like its option.
-    pub const PLAIN: Flag = Flag { short: None, value_name: None, commas: false, off: None };
+    pub const PLAIN: Flag =
+        Flag { short: None, value_name: None, commas: false, equals: false, off: None };
 }
 
 impl OptionRow {

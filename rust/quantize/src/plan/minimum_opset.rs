@@ -17,16 +17,25 @@ pub(super) struct PlannedModel {
 
 /// Plans a model, and converts it if the plan needs a newer opset.
 ///
-/// If a node cannot be converted, the plan falls back to one scale per weight instead of one per
-/// channel, which works with older opsets.
+/// If a node cannot be converted, or an older opset was asked for, the plan falls back to one scale
+/// per weight instead of one per channel.
 pub(super) fn ready(model: &Model, config: Config) -> Result<PlannedModel, QuantizeError> {
     let refused = match attempt(model, &config) {
-        Err(refused) if config.per_channel => refused,
+        Err(refused) if config.scales_per_channel() => refused,
         other => return other,
     };
-    let QuantizeErrorKind::Convert { .. } = refused.kind() else { return Err(refused) };
-    let config = Config { per_channel: false, ..config };
-    let Ok(mut ready) = attempt(model, &config) else { return Err(refused) };
+    match refused.kind() {
+        QuantizeErrorKind::Convert { .. } => {}
+        QuantizeErrorKind::Option { option, .. }
+            if option == "opset" && config.per_channel.is_none() => {}
+        _ => return Err(refused),
+    }
+    let asked = config.per_channel.is_some();
+    let config = Config { per_channel: Some(false), ..config };
+    let mut ready = match attempt(model, &config) {
+        Ok(ready) => ready,
+        Err(error) => return Err(if asked { refused } else { error }),
+    };
     let warning = format!("weights are quantized per tensor instead of per channel: {refused}");
     ready.plan.warnings.push(warning);
     Ok(ready)

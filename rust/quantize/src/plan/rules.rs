@@ -345,7 +345,7 @@ mod tests {
             let mut early = RULES.to_vec();
             let moved = early.remove(second);
             early.insert(first, moved);
-            let config = Config { per_channel: true, ..Config::for_target(*target) };
+            let config = Config { per_channel: Some(true), ..Config::for_target(*target) };
             let decided = |fixture, rules: &[Rule]| decisions(fixture, &config, rules).values;
             FIXTURES.iter().all(|fixture| decided(fixture, RULES) == decided(fixture, &early))
         };

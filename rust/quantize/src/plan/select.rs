@@ -284,7 +284,7 @@ impl Selection {
             return Cow::Borrowed(config);
         }
         Cow::Owned(Config {
-            per_channel: per_channel.map_or(config.per_channel, |(_, _, found)| found),
+            per_channel: per_channel.map(|(_, _, found)| found).or(config.per_channel),
             block_size: block_size.map(|(_, _, found)| found).or(config.block_size),
             ..config.clone()
         })

@@ -51,7 +51,8 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             } else {
                 (Granularity::PerTensor, None)
             };
-            let symmetric = config.symmetric || forces_symmetric(config, qtype, granularity);
+            let symmetric = config.symmetric_weights(qtype, granularity)
+                || forces_symmetric(config, qtype, granularity);
             let spec = spec(config, requested, symmetric, granularity);
             let (consumers, warning) = consumers_of(graph, constant, config);
             let (format, source) = (formats::usual(config), Source::Weights);
@@ -295,7 +296,7 @@ fn granularity(
         Along::Rows(rows) => {
             let columns = constant.shape.iter().product::<usize>() / rows.max(1);
             let row = (Granularity::PerAxis { axis: 0 }, Some([rows, columns]));
-            if config.per_channel { row } else { whole }
+            if config.scales_per_channel() { row } else { whole }
         }
     }
 }
@@ -319,7 +320,7 @@ fn along_axis(
         }
         _ => true,
     };
-    if config.per_channel && !batched && !grouped && allowed {
+    if config.scales_per_channel() && !batched && !grouped && allowed {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor

@@ -40,7 +40,7 @@ fn worst_weight(report: &Report) -> Option<(&ReportRow, &QuantizedRow, f64)> {
 }
 
 fn per_channel(report: &Report) -> Option<String> {
-    if report.config.per_channel || report.config.block_size.is_some() {
+    if report.config.scales_per_channel() || report.config.block_size.is_some() {
         return None;
     }
     let one_scale = |row: &ReportRow, how: &QuantizedRow| {

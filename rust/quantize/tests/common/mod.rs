@@ -38,7 +38,12 @@ pub(crate) fn upgraded(name: &str) -> Model {
 }
 
 pub(crate) fn per_channel() -> Config {
-    Config { per_channel: true, symmetric: true, ..Config::default() }
+    Config { per_channel: Some(true), symmetric: Some(true), ..Config::default() }
+}
+
+/// Weights with one scale and a zero point.
+pub(crate) fn per_tensor() -> Config {
+    Config { per_channel: Some(false), symmetric: Some(false), ..Config::default() }
 }
 
 pub(crate) fn with_activations() -> Config {

@@ -190,7 +190,7 @@ fn advice(config: &Config) -> &'static str {
         return "prune fewer weights";
     }
     let bits = config.weights.bits();
-    match (config.activations, config.per_channel || config.block_size.is_some()) {
+    match (config.activations, config.scales_per_channel() || config.block_size.is_some()) {
         (_, false) => "give each channel its own scale (per_channel)",
         (None, true) if bits < 8 => "give weights more bits",
         (Some(_), true) if bits <= 8 => "try 16 bits for some values (activation_types)",

@@ -73,9 +73,6 @@ fn options(choice: &RecommendedOptions, target: Option<Target>) -> Vec<CallOptio
     if choice.bits != 8 {
         add("bits", OptionValue::Number(usize::from(choice.bits)));
     }
-    if choice.per_channel {
-        add("per_channel", OptionValue::Yes);
-    }
     if choice.way == Strategy::Static {
         add("method", OptionValue::Text(METHOD.to_owned()));
     }
@@ -178,7 +175,7 @@ pub(super) fn config(
     };
     Ok(Config {
         target,
-        per_channel: choice.per_channel,
+        per_channel: choice.per_channel.then_some(true),
         block_size: choice.block_size,
         output_format: choice.format,
         dynamic_lstm: choice.dynamic_lstm,
@@ -224,7 +221,7 @@ mod tests {
         };
         assert_eq!(
             command(&choice, None, &files),
-            "quantize-rs quantize m.onnx -o m.int8.onnx --per-channel --exclude Conv --exclude 'a \
+            "quantize-rs quantize m.onnx -o m.int8.onnx --exclude Conv --exclude 'a \
              b' --output-format dynamic --dynamic-lstm"
         );
     }
@@ -236,7 +233,7 @@ mod tests {
         assert_eq!(
             python(&choice, None, &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", data, \
-             per_channel=True, method=\"auto\")"
+             method=\"auto\")"
         );
         assert!(command(&choice, None, &files).contains("--data calibration.npz "));
         assert_eq!(files.samples(), "data");
@@ -252,12 +249,12 @@ mod tests {
         assert_eq!(
             python(&choice, Some(Target::Arm), &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", \
-             \"calibration.npy\", per_channel=True, method=\"auto\", exclude=[\"Conv\"], \
+             \"calibration.npy\", method=\"auto\", exclude=[\"Conv\"], \
              target=\"arm\")"
         );
         assert_eq!(
             command(&choice, Some(Target::Arm), &files),
-            "quantize-rs calibrate m.onnx --data calibration.npy -o m.int8.onnx --per-channel \
+            "quantize-rs calibrate m.onnx --data calibration.npy -o m.int8.onnx \
              --method auto --exclude Conv --target arm"
         );
     }

@@ -52,14 +52,14 @@ fn product(
         at_run_time.push((graph.input(node, 0)?, node));
     }
     let ((axis, batched), conv) = (channels?, convolves?);
-    let granularity = if config.per_channel && !batched {
+    let granularity = if config.scales_per_channel() && !batched {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
     };
     // `ConvInteger` takes one zero point.
     let one = conv && granularity != Granularity::PerTensor;
-    let symmetric = config.symmetric || qtype.signed() || one;
+    let symmetric = config.symmetric_weights(qtype, granularity) || qtype.signed() || one;
     let reduced = qtype == QType::Int8 && config.profile().reduced;
     let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
     let summed = match constant.shape[..] {
@@ -92,12 +92,12 @@ fn table(
         && constant.dtype == Some(DataType::Float)
         && !consumers.is_empty()
         && consumers.iter().all(looks_up);
-    let by_row = fits && config.per_channel && constant.shape.len() > 1;
+    let by_row = fits && config.scales_per_channel() && constant.shape.len() > 1;
     let granularity =
         if by_row { Granularity::PerAxis { axis: 0 } } else { Granularity::PerTensor };
     // The scale of a row is gathered with the row, a zero point is not.
     let qtype = if by_row { QType::Int8 } else { qtype };
-    let symmetric = config.symmetric || by_row;
+    let symmetric = config.symmetric_weights(qtype, granularity) || by_row;
     let spec = QSpec::new(qtype, symmetric, granularity);
     let (consumers, format, at_run_time) = (Consumers::GatheredRows, Format::Qdq, Vec::new());
     fits.then_some(Form { spec, consumers, format, at_run_time })

@@ -93,14 +93,15 @@ fn of_node(
         }
         let qtype = plan.spec.qtype;
         // At least one scale per direction; zero points differ by direction, not by row.
-        let symmetric = config.symmetric || qtype.signed() || config.per_channel;
+        let symmetric =
+            config.symmetric == Some(true) || qtype.signed() || config.scales_per_channel();
         let reduced = qtype == QType::Int8 && config.profile().reduced;
         let granularity = Granularity::PerAxis { axis: 0 };
         let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
         if overflows(columns, &spec) {
             return Err(format!("its sums over {name} are so long that they may leave int32"));
         }
-        let matrix = config.per_channel.then_some([directions * rows, columns]);
+        let matrix = config.scales_per_channel().then_some([directions * rows, columns]);
         let plan = plan.clone();
         plans.push((anchor, ValuePlan { spec, matrix, format: Format::Dynamic, ..plan }));
     }

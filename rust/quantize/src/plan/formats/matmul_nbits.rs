@@ -97,7 +97,7 @@ fn spec(
     let axis = 1 - channels.unwrap_or(1);
     let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
     let granularity = Granularity::Blocked { axis, block_size };
-    Ok(QSpec::new(unsigned(qtype), config.symmetric, granularity))
+    Ok(QSpec::new(unsigned(qtype), config.symmetric_weights(qtype, granularity), granularity))
 }
 
 /// The axis of output channels for a node of a subgraph, which must read the weight directly.
