@@ -146,9 +146,7 @@ def static_int8(model: Path, output: Path, samples: Array) -> tuple[quantize_rs.
     """Quantize for the CPU of this machine, and say which target that is."""
 
     def quantized(target: str | None) -> quantize_rs.Report:
-        return quantize_rs.quantize_with_calibration(
-            model, output, samples, target=target
-        )
+        return quantize_rs.quantize_with_calibration(model, output, samples, target=target)
 
     if platform.machine().lower() in ("arm64", "aarch64"):
         return quantized("arm"), "arm"
