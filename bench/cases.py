@@ -31,7 +31,7 @@ from ways import (
 )
 
 OURS_INT8_ASYMMETRIC = Job(
-    "quantize_rs int8 asymmetric", OURS, "quantize", "weights", {"per_channel": True}
+    "quantize_rs int8 asymmetric", OURS, "quantize", "weights", {"symmetric": False}
 )
 OURS_INFO = Job("quantize_rs.model_info", OURS, "model_info", "info", runs=5, writes=False)
 UPSTREAM_INFO = Job("quantize_rs 0.10 model_info", UPSTREAM, "model_info", "info", writes=False)

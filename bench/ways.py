@@ -29,7 +29,7 @@ OURS_DYNAMIC_TENSOR = Job(
     OURS,
     "quantize",
     "weights",
-    {"output_format": "dynamic"},
+    {"per_channel": False, "output_format": "dynamic"},
 )
 BLOCKS = {"bits": 4, "block_size": 32}
 OURS_INT4_BLOCKS = Job("quantize_rs int4 blocks of 32", OURS, "quantize", "int4", BLOCKS)
@@ -85,7 +85,7 @@ OURS_AUTO_TENSOR = Job(
     OURS,
     "calibrate",
     "static",
-    {"symmetric": True, "method": "auto"},
+    {"per_channel": False, "symmetric": True, "method": "auto"},
 )
 OTHER_METHODS = tuple(
     ours_static(method, thorough=False)

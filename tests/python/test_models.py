@@ -81,6 +81,8 @@ def test_weights_by_default(name: str, tmp_path: Path) -> None:
     _evaluate(name, report, target, BY_DEFAULT.get(name, LOWER.get(name, (WEIGHTS, BOTH))[0] - 2))
     for weight in report.weights:
         assert weight.symmetric in (None, True), weight
+    if name in ("conv2d_relu", "mlp_relu", "lstm"):
+        assert {weight.granularity for weight in report.weights} == {"per_axis"}
 
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])

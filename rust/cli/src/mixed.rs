@@ -42,12 +42,26 @@ pub(crate) struct MixedArguments {
     /// The bits to choose from, besides float: 16, 8, 4 or 2
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "8,4,2")]
     bits: Vec<u8>,
-    /// Use one scale for each output channel of a weight
-    #[arg(long)]
-    per_channel: bool,
-    /// Use weights with zero point 0
-    #[arg(long)]
-    symmetric: bool,
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help = options::help("per_channel"),
+        long_help = options::long_help("per_channel")
+    )]
+    per_channel: Option<bool>,
+    #[arg(
+        long,
+        value_name = "BOOL",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true",
+        help = options::help("symmetric"),
+        long_help = options::long_help("symmetric")
+    )]
+    symmetric: Option<bool>,
     /// Use one scale for each N consecutive elements along the axis that is summed over
     #[arg(long, value_name = "N")]
     block_size: Option<usize>,
@@ -77,8 +91,8 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
         output_path::check_apart("--output", output, &data)?;
     }
     let config = Config {
-        per_channel: args.per_channel.then_some(true),
-        symmetric: args.symmetric.then_some(true),
+        per_channel: args.per_channel,
+        symmetric: args.symmetric,
         block_size: args.block_size,
         exclude: args.exclude.clone(),
         output_format: args.output_format,

@@ -11,7 +11,7 @@ use quantize_rs::{Config, Control, Method, Model, PreprocessedModel, Target, cal
 
 fuzz_target!(|bytes: &[u8]| {
     let Ok(model) = Model::from_bytes(bytes.to_vec()) else { return };
-    let of_target = |target: &Target| Config { per_channel: true, ..Config::for_target(*target) };
+    let of_target = |target: &Target| Config::for_target(*target);
     for config in std::iter::once(per_channel()).chain(Target::ALL.iter().map(of_target)) {
         let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let (model, plan) = (&prepared.model, prepared.plan());
