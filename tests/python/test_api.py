@@ -37,7 +37,7 @@ def test_defaults_are_those_of_0_10_or_the_best_that_the_model_allows() -> None:
         "calibration_data": None,
         "bits": 8,
         "per_channel": None,
-        "method": "minmax",
+        "method": "auto",
         "num_samples": 100,
         "sample_shape": None,
         "symmetric": None,

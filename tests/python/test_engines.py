@@ -253,13 +253,9 @@ def test_an_object_may_know_the_model_already(digits: Path, plan: Plan, images: 
             return dict(zip(names, session.run(names, feed), strict=True))
 
     assert near(plan.calibrate(images, engine=Known()), plan.calibrate(images))
-    for evaluate in (
-        lambda: plan.calibrate(images, engine=Known(), method="auto"),
-        lambda: plan.compare_methods(images, engine=Known()),
-    ):
-        with pytest.raises(OptionError, match=r"Known without prepare") as caught:
-            evaluate()
-        assert caught.value.option == "engine"
+    with pytest.raises(OptionError, match=r"Known without prepare") as caught:
+        plan.compare_methods(images, engine=Known())
+    assert caught.value.option == "engine"
 
 
 def test_missing_values_are_listed(plan: Plan, images: Path) -> None:

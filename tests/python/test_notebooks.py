@@ -83,7 +83,9 @@ def test_quickstart(examples: Path) -> None:
         for state in states["state"].values()
         if state["model_name"] == "FloatProgressModel"
     ]
-    assert [(bar["value"], bar["max"]) for bar in bars] == [(200, 200)]
+    # `auto` runs some of the 200 samples again.
+    ((value, most),) = [(bar["value"], bar["max"]) for bar in bars]
+    assert value == most >= 200
 
 
 def test_image_folder(examples: Path) -> None:

@@ -119,6 +119,10 @@ impl Runs for Object {
         "python"
     }
 
+    fn runs_any_model(&self) -> bool {
+        self.prepares
+    }
+
     fn prepare(
         &self,
         model: &Model,

@@ -71,7 +71,7 @@ fn ranges_do_not_depend_on_threads() {
             &plan,
             &Echo::default(),
             &mut Numbers((0..50).collect()),
-            &Method::default(),
+            &Method::full_range(),
             control,
         )
         .unwrap()

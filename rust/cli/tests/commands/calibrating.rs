@@ -24,7 +24,7 @@ fn calibrate_measures_activations_and_shows_progress_when_asked() {
         .strip_prefix("✓ Calibration complete: ")
         .and_then(|end| end.strip_suffix(" layers tracked"));
     assert!(tracked.is_some_and(|layers| layers != "0"), "{end}");
-    assert!(text.out.contains("35 samples run by tract, minmax"), "{}", text.out);
+    assert!(text.out.contains("35 samples run by tract, auto"), "{}", text.out);
     assert!(text.out.contains("Compression:"), "{}", text.out);
 
     // Saved ranges give the same file, without a sample.

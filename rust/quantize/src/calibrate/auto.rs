@@ -6,9 +6,10 @@ use std::collections::BTreeMap;
 use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
-use super::collect::{Collected, MAX_RETAINED};
+use super::collect::Collected;
 use super::compare_methods::{ComparisonScope, compare};
 use super::engine::Engine;
+use super::retained::MAX_RETAINED;
 use super::run::Control;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -35,15 +36,18 @@ pub(super) fn choose(
     mut collected: Collected,
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let kept = collected.kept.len();
-    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED {
-        let method: Method = without_comparison(kept).name().parse()?;
+    let (kept, evaluates) = (collected.kept.len(), engine.runs_any_model());
+    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED || !evaluates {
+        let differ = if evaluates { kept } else { collected.samples };
+        let method: Method = without_comparison(differ).name().parse()?;
         let (_, all) = collected.ranges(plan);
         let why = if collected.samples < MIN_SAMPLES {
             format!(
                 "fewer than {MIN_SAMPLES} samples seldom show which method is more accurate (a \
                  comparison of methods accepts any number)"
             )
+        } else if !evaluates {
+            "the engine runs no quantized model (it has no `prepare`)".to_owned()
         } else {
             format!(
                 "only {kept} samples could be kept to evaluate methods: equal samples count once, \

@@ -100,6 +100,12 @@ pub trait Engine: Sync {
         self.prepare(model, observed, sample)
     }
 
+    /// Whether it can run other models than the one it was made for. An engine that cannot is no
+    /// use for comparing quantized models.
+    fn runs_any_model(&self) -> bool {
+        true
+    }
+
     /// Prepares `model` for timing on this sample, with `threads` threads for each run. Returns
     /// `None` for an engine whose time does not predict the time of a deployed model.
     ///

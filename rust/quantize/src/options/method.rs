@@ -16,11 +16,12 @@ use crate::QuantizeError;
 /// assert_eq!(method.name(), "percentile:99.9");
 /// # Ok::<(), quantize_rs::QuantizeError>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum Method {
     /// The more accurate, on samples held out, of the full range and the last of the finders,
     /// unless another is significantly more accurate. For the inputs of matrix multiplications also
     /// the finder whose quantized result is closest, where the whole model is closer with it.
+    #[default]
     Auto,
     /// One method for all values.
     Finder(Arc<dyn RangeFinder>),
@@ -40,18 +41,17 @@ impl Method {
         finders.chain(std::iter::once((Cow::Borrowed(AUTO.0), AUTO.1)))
     }
 
+    /// The full range of what was seen, which clips nothing.
+    pub fn full_range() -> Method {
+        Method::Finder(Arc::new(range::ALL[0]))
+    }
+
     /// Its name, with its parameter: `percentile:99.9`.
     pub fn name(&self) -> String {
         match self {
             Method::Auto => AUTO.0.to_owned(),
             Method::Finder(finder) => finder.name().into_owned(),
         }
-    }
-}
-
-impl Default for Method {
-    fn default() -> Method {
-        Method::Finder(Arc::new(range::ALL[0]))
     }
 }
 
