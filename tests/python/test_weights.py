@@ -528,19 +528,64 @@ def test_what_is_quantized_is_not_quantized_again(activations: bool) -> None:
     assert third == first
 
 
-def test_nan_in_a_weight_is_named_with_its_place_and_the_fix() -> None:
+def test_a_table_of_attention_biases_with_minus_infinity_stays_float() -> None:
+    table = normal(8, 24)
+    table[7] = -np.inf  # the row of a masked position, which no sample reads
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "v"], ["m"]),
+        helper.make_node("Relu", ["m"], ["y"]),
+    ]
+    feeds = {"ids": np.arange(7, dtype=np.int64)}
+    source = model(nodes, {"table": table, "v": normal(24, 16)}, feeds, ["y"])
+    samples = [{"ids": np.roll(feeds["ids"], shift)} for shift in range(4)]
+    report = quantize_rs.quantize_with_calibration(source, None, samples)
+    rows = {value.name: value for value in report.weights}
+    assert (rows["table"].quantized, rows["v"].quantized) == (False, True)
+    assert report.output_check is not None
+    assert report.output_check.sqnr_db is not None
+    assert report.output_check.sqnr_db > 35
+
+
+def test_two_bits_in_rows_that_are_no_whole_bytes_stay_right_in_onnxruntime() -> None:
+    feeds = {"x": normal(16, 64, scale=1)}
+    for columns, quantized in ((12, True), (10, False), (13, False)):
+        for op_type in ("MatMul", "Gemm"):
+            node = helper.make_node(op_type, ["x", "w"], ["y"])
+            source = model([node], {"w": normal(64, columns)}, feeds, ["y"], opset=25)
+            report = quantize_rs.quantize(source, None, bits=2)
+            (weight,) = report.weights
+            assert weight.quantized == quantized
+            assert quantized or "matmul_nbits" in weight.why
+            assert report.model is not None
+            wanted = oracle.ort(report.model, feeds, optimized=False)
+            assert oracle.sqnr(wanted, oracle.ort(report.model, feeds)) > 30
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, np.inf])
+def test_weights_that_are_not_finite_stay_float_with_a_warning(bad: float) -> None:
     weight = normal(32, 24)
-    weight[3, 5] = np.nan
+    weight[3, 5] = bad
     feeds = {"x": normal(4, 32, scale=1)}
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    source = model([node], {"w": weight}, feeds, ["y"])
-    with pytest.raises(quantize_rs.QuantizeError, match=r"(?s)`w`.*77.*exclude"):
-        quantize_rs.quantize(source, None)
-    assert not quantize_rs.quantize(source, None, excluded_layers=["w"]).quantized
-    half = model([node], {"w": weight.astype(np.float16)}, {"x": feeds["x"].astype(np.float16)},
-                 ["y"], dtype=TensorProto.FLOAT16)  # fmt: skip
-    with pytest.raises(quantize_rs.QuantizeError, match=r"(?s)`w`.*77.*exclude"):
-        quantize_rs.quantize(half, None)
+    nodes = [
+        helper.make_node("MatMul", ["x", "v"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    source = model(nodes, {"w": weight, "v": normal(32, 24)}, feeds, ["y", "r"])
+    report = quantize_rs.quantize(source, None)
+    rows = {value.name: value for value in report.weights}
+    assert (rows["w"].quantized, rows["v"].quantized) == (False, True)
+    assert rows["w"].why.startswith("is not finite: element 77")
+    assert any("not finite: `w` (element 77" in warning for warning in report.warnings)
+    assert report.model is not None
+    stored = onnx.load_from_string(report.model).graph.initializer
+    kept = {tensor.name: numpy_helper.to_array(tensor) for tensor in stored}
+    assert np.array_equal(kept["w"], weight, equal_nan=True)
+    # What was asked for by name cannot be done.
+    for named in ({"include": ["w"]}, {"layer_bits": {"w": 8}}):
+        with pytest.raises(quantize_rs.QuantizeError, match=r"(?s)`w`.*77.*exclude"):
+            quantize_rs.quantize(source, None, **named)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
 use crate::encode::{WeightCache, encode_cached};
+use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::util::cpu;
@@ -38,7 +39,8 @@ impl Plan {
     /// Applies the plan to a copy of `model`, which shares its weights.
     ///
     /// # Errors
-    /// NaN or infinity in a weight; ranges that are missing or belong to another model.
+    /// NaN or infinity in a weight that an option names (others stay float); ranges that are
+    /// missing or belong to another model.
     pub fn apply(
         &self,
         model: &Model,
@@ -53,11 +55,17 @@ impl Plan {
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut WeightCache>,
+        mut known: Option<&mut WeightCache>,
     ) -> Result<Quantized, QuantizeError> {
         let begun = Instant::now();
-        let Resolved { model, plan, ranges } = self.resolve(model, ranges)?;
-        let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
+        let (plan, mut quantized) =
+            match self.resolved_and_written(model, ranges, known.as_deref_mut()) {
+                Err(error) if matches!(error.kind(), QuantizeErrorKind::InvalidTensor { .. }) => {
+                    let finite = self.without_non_finite(&Graph::of(model)?, ranges)?;
+                    finite.ok_or(error)?.resolved_and_written(model, ranges, known)?
+                }
+                found => found?,
+            };
         quantized.report.bytes_before = self.origin.bytes;
         quantized.report.steps.clone_from(&self.steps);
         quantized.report.warn_of_size();
@@ -66,6 +74,17 @@ impl Plan {
         }
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(quantized)
+    }
+
+    fn resolved_and_written(
+        &self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+        known: Option<&mut WeightCache>,
+    ) -> Result<(Plan, Quantized), QuantizeError> {
+        let Resolved { model, plan, ranges } = self.resolve(model, ranges)?;
+        let quantized = plan.write(&model, ranges.as_ref(), known)?;
+        Ok((plan, quantized))
     }
 
     /// Rejects a model that the plan was not made for.

@@ -18,6 +18,7 @@ pub(crate) mod float32;
 mod formats;
 mod integer_ops;
 mod minimum_opset;
+mod non_finite;
 mod opset;
 mod ort_int8_workarounds;
 mod pattern;
@@ -290,6 +291,11 @@ pub enum KeepReason {
     AttentionMask,
     /// It was 0 in all calibration samples.
     AllZero,
+    /// It holds NaN or infinity.
+    NotFinite {
+        /// Which element, and what it is.
+        found: String,
+    },
     /// Calibration did not observe it.
     Unseen,
     /// Only weights are to be quantized.

@@ -31,7 +31,12 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
         return Outcome::default();
     }
     if !config.computes_on_integers() {
-        return Outcome::warn(blocks_by_floats(graph, constants, config, decisions));
+        let found = [
+            blocks_by_floats(graph, constants, config, decisions),
+            dequantized_convolutions(graph, constants, config, decisions),
+            shared(graph, constants, decisions),
+        ];
+        return Outcome::warn(found.into_iter().flatten());
     }
     let found = [
         convolutions(graph, decisions),
@@ -114,6 +119,66 @@ fn blocks_by_floats(
              floats: use accuracy_level={ACTIVATIONS_OF_8_BITS}, which quantizes activations to 8 \
              bits, or blocks of 4 bits",
             some(names)
+        )
+    })
+}
+
+/// Weights that several matrix multiplications read: ONNX Runtime 1.32 replaces none of these by
+/// `MatMulNBits`, even if each has a `DequantizeLinear` of its own. 16 products by 2 weights of 512
+/// x 512 take 28 times as long as in float for 1 row, and 5.8 times for 32 (one thread, AVX-512
+/// without VNNI); as `matmul_nbits` with 4 bits .96 and 1.4 times, as `dynamic` .46 and .35.
+fn shared(graph: &Graph<'_>, constants: &[Constant<'_>], decisions: &Decisions) -> Option<String> {
+    let products = |constant: &Constant<'_>| {
+        let multiplies = |node: &&NodeProto| matches!(&*node.op_type, "Gemm" | "MatMul");
+        constant.multipliers(graph).filter(multiplies).count()
+    };
+    let slow = constants.iter().filter(|constant| {
+        let whole = decisions
+            .quantized(constant.anchor)
+            .is_some_and(|plan| plan.format == Format::Qdq && plan.consumers == Consumers::All);
+        let large = constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS;
+        whole && large && products(constant) > 1
+    });
+    let names: Vec<String> =
+        slow.map(|constant| format!("`{}`", graph.values[constant.anchor].name)).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: several nodes multiply by it, so that ONNX Runtime dequantizes it for each of \
+             them at every inference, many times slower than in float: use \
+             output_format=\"matmul_nbits\" or \"dynamic\", or leave it float with exclude",
+            some(names)
+        )
+    })
+}
+
+/// Weights of convolutions whose activations stay float: ONNX Runtime dequantizes them at every
+/// inference.
+fn dequantized_convolutions(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+    decisions: &Decisions,
+) -> Option<String> {
+    let stored = constants.iter().filter(|constant| {
+        decisions.quantized(constant.anchor).is_some_and(|plan| plan.source == Source::Weights)
+    });
+    let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
+    let (mut all, mut of_slow, mut count) = (0, 0, 0);
+    for constant in stored {
+        all += elements(constant);
+        let mut nodes = constant.multipliers(graph);
+        if nodes.any(|node| matches!(&*node.op_type, "Conv" | "ConvTranspose")) {
+            of_slow += elements(constant);
+            count += 1;
+        }
+    }
+    let is_slow = of_slow >= MIN_SLOW_ELEMENTS && of_slow > all / SLOW_SHARE;
+    (is_slow && config.output_format == Format::Qdq).then(|| {
+        let weights =
+            if count == 1 { "weight of a convolution is" } else { "weights of convolutions are" };
+        format!(
+            "{count} {weights} dequantized at every inference: the model is smaller, but not \
+             faster than in float; calibrate, with samples, to compute on integers"
         )
     })
 }

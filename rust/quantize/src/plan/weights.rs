@@ -33,6 +33,9 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     } else {
         formats::form(graph, constant, config, qtype)
     };
+    if let (Ok(None), Some(kept)) = (&form, partial_bytes(graph, constant, config, qtype)) {
+        return Outcome::keep(anchor, kept);
+    }
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
         Ok(Some(Form { spec, consumers, format, at_run_time })) => {
@@ -70,6 +73,34 @@ fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
     let own = selection.weight_type(&names, constant.multipliers(graph));
     own.unwrap_or_else(|| {
         selection.config_of(context.config, &names, constant.multipliers(graph)).weights
+    })
+}
+
+/// The reason why a matrix with 2-bit elements stays float: ONNX Runtime 1.32 fuses the product to
+/// `MatMulNBits`, and reads rows that end within a byte wrongly.
+fn partial_bytes(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    qtype: QType,
+) -> Option<KeepReason> {
+    let per_byte = (8 / qtype.bits().max(1)) as usize;
+    let columns = *constant.shape.last()?;
+    let fused = |usage: &Use<'_>| {
+        let Use::Weight { node, .. } = usage else { return false };
+        let node = graph.nodes[*node];
+        let transposed = node.attribute("transB").and_then(|found| found.i) == Some(1);
+        node.is_onnx() && matches!(node.op_type.as_str(), "MatMul" | "Gemm") && !transposed
+    };
+    let is_affected = qtype == QType::Int2 || qtype == QType::UInt2;
+    (is_affected && columns % per_byte != 0 && constant.uses.iter().any(fused)).then(|| {
+        KeepReason::NoForm {
+            format: formats::usual(config),
+            why: format!(
+                "ONNX Runtime reads 2-bit rows of {columns} elements wrongly, which is no whole \
+                 number of bytes; output_format=\"matmul_nbits\" or 4 bits work"
+            ),
+        }
     })
 }
 
