@@ -13,7 +13,13 @@ True
 
 from __future__ import annotations
 
-from ._results.accuracy_control import AccuracyCriteria, Candidate, Evaluation, RevertedLayer
+from ._results.accuracy_control import (
+    AccuracyCriteria,
+    Candidate,
+    Evaluation,
+    OutputCheck,
+    RevertedLayer,
+)
 from ._results.comparison import Comparison, KernelCounts
 from ._results.layer_errors import LayerError, LayerErrors
 from ._results.method_comparison import MethodComparison, MethodRow
@@ -57,6 +63,7 @@ __all__ = [
     "OutlierChannel",
     "OutlierElement",
     "Outliers",
+    "OutputCheck",
     "OutputRow",
     "PlannedValue",
     "Problem",

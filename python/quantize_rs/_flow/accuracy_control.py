@@ -53,12 +53,25 @@ class AccuracyCheck:
         return quantized
 
 
+def checked(model: Model, quantized: Quantized, ranges: Ranges | None, run: Run) -> Quantized:
+    """Return the quantized model with its output error, measured on a few samples."""
+    engine = run.engine if isinstance(run.engine, str) else "auto"
+    found = None if ranges is None else ranges._ranges
+    before = len(quantized.report.warnings)
+    with replace(run, engine=engine, limit=None, progress=None).session("checking") as begun:
+        done = _core.check_outputs(model._model, quantized._quantized, found, begun)
+    after = Quantized(done)
+    warn(after.report.warnings[before:])
+    return after
+
+
 def accuracy_check(found: Resolved) -> AccuracyCheck | None:
     """Return the accuracy criteria, or None if none are given.
 
     Without validation data, the criteria are evaluated on the calibration samples.
     """
     data, calibrated = found["validation_data"], found["calibration_data"]
+    check.choice("check", found["check"], ("auto", "none"))
     labels = check.labels(found["labels"])
     criteria = ("min_sqnr", "max_accuracy_drop", "require_faster", "labels")
     first = next((option for option in criteria if option in found.given), None)

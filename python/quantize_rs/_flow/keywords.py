@@ -58,6 +58,7 @@ class QuantizeKeywords(TypedDict, total=False):
     require_faster: bool
     fall_back: bool
     labels: npt.ArrayLike | None
+    check: str
     scores: str | None
     # Running samples
     engine: Engine
@@ -116,6 +117,7 @@ class CalibrateKeywords(TypedDict, total=False):
     require_faster: bool
     fall_back: bool
     labels: npt.ArrayLike | None
+    check: str
     scores: str | None
     # Running samples
     engine: Engine

@@ -41,7 +41,7 @@ class CalibrationOptions:
         How the range of a value follows from the samples. A percentile may have its number:
         `percentile:99.9` leaves out what is beyond 99.9 %. One of ``"minmax"``,
         ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``, ``"auto"``. Default:
-        'minmax'.
+        'auto'.
     ranges : Ranges | str | os.PathLike[str] | None
         Ranges of an earlier calibration, instead of samples. The model is not run. Default: None.
     limit : int | None
@@ -56,7 +56,7 @@ class CalibrationOptions:
     """
 
     calibration_data: CalibrationData | None = None
-    method: str = "minmax"
+    method: str = "auto"
     ranges: Ranges | str | os.PathLike[str] | None = None
     limit: int | None = None
     num_samples: int = 100
@@ -90,6 +90,12 @@ class AccuracyControl:
     labels : npt.ArrayLike | None
         The correct class of each row of the samples: whole numbers, on the command line in a `.npy`
         file or in a text file with one per line. Default: None.
+    check : str
+        Whether the outputs of the result are compared with those of the float model, where no
+        accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
+        calibration if that is longer. The report says what was measured, and a large error is a
+        warning. Without samples the inputs are made from the graph; models of more than 256 MB and
+        models with saved ranges are not run then. One of ``"auto"``, ``"none"``. Default: 'auto'.
     scores : str | None
         The output with the scores of the classes. Default: the first output that looks like it.
     """
@@ -100,6 +106,7 @@ class AccuracyControl:
     require_faster: bool = False
     fall_back: bool = True
     labels: npt.ArrayLike | None = None
+    check: str = "auto"
     scores: str | None = None
 
 

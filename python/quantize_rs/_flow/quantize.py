@@ -18,7 +18,7 @@ from .._results.model_info import ModelInfo
 from .._results.ranges import Ranges
 from .._results.report import Report
 from ..errors import OptionError
-from .accuracy_control import AccuracyCheck, accuracy_check
+from .accuracy_control import AccuracyCheck, accuracy_check, checked
 from .model import open as open_model
 from .options import QuantizeOptions
 from .plan import delivered
@@ -150,6 +150,9 @@ def quantize(
           `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
+        - `check`: Whether the outputs of the result are compared with those of the float model,
+          where no accuracy criterion or validation data asks for more. One of ``"auto"``,
+          ``"none"``.
         - `scores`: The output with the scores of the classes.
 
     Running samples
@@ -239,7 +242,7 @@ def quantize_with_calibration(
     calibration_data: CalibrationData | None = None,
     bits: int = 8,
     per_channel: bool | None = None,
-    method: str = "minmax",
+    method: str = "auto",
     num_samples: int = 100,
     sample_shape: Iterable[int] | None = None,
     native_int4: bool | None = None,
@@ -283,10 +286,10 @@ def quantize_with_calibration(
         Elements are converted to the type of the input if only precision is lost. With `ranges`,
         None.
     method : str
-        How ranges follow from the samples: ``"minmax"``, ``"moving_average"``, ``"percentile"``
-        (or with its number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which
-        evaluates the methods on held-back samples if there are 128 or more, and otherwise uses
-        ``"mse"`` (``"minmax"`` for one sample). `Plan.compare_methods` shows all of them.
+        How ranges follow from the samples: ``"auto"``, which evaluates the methods on held-back
+        samples if there are 128 or more, and otherwise uses ``"mse"`` (``"minmax"`` for one
+        sample); or ``"minmax"``, ``"moving_average"``, ``"percentile"`` (or with its number,
+        ``"percentile:99.9"``), ``"entropy"``, ``"mse"``. `Plan.compare_methods` shows all of them.
     num_samples : int
         How many samples ``"random"`` makes; other data is used whole, see `limit`.
     sample_shape : sequence of int, optional
@@ -361,6 +364,9 @@ def quantize_with_calibration(
           `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
+        - `check`: Whether the outputs of the result are compared with those of the float model,
+          where no accuracy criterion or validation data asks for more. One of ``"auto"``,
+          ``"none"``.
         - `scores`: The output with the scores of the classes.
 
     Running samples
@@ -448,9 +454,13 @@ def _quantized(
         )
         if control is not None:
             source = _core.Source.again(source)
-        calibrated = model._plan(options)._calibrate(source, run, found["method"])
+        checks = control is None and found["check"] != "none"
+        calibrated = model._plan(options)._calibrate(source, run, found["method"], keep=checks)
     if control is None:
-        return delivered(model._plan(options).apply(calibrated), destination)
+        quantized = model._plan(options).apply(calibrated)
+        if found["check"] != "none":
+            quantized = checked(model, quantized, calibrated, run)
+        return delivered(quantized, destination)
     return delivered(control.quantized(model, options, calibrated, run, source), destination)
 
 
@@ -493,7 +503,7 @@ def _saved(
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
     found = ranges if isinstance(ranges, Ranges) else Ranges.load(ranges)
-    if method not in ("minmax", found.method):  # minmax is the default
+    if method not in ("auto", found.method):  # auto is the default
         what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
         raise OptionError(what, option="method")
     return found

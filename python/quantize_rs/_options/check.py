@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
@@ -105,6 +105,14 @@ def text(option: str, value: str, expected: str) -> str:
     """Return a string; `expected` describes it in the error."""
     if not isinstance(value, str):
         raise OptionError(f"{option} is {value!r}, expected {expected}", option=option)
+    return value
+
+
+def choice(option: str, value: str, choices: Collection[str]) -> str:
+    """Return one of some strings."""
+    if value not in choices:
+        known = " or ".join(map(repr, choices))
+        raise OptionError(f"{option} is {value!r}, expected {known}", option=option)
     return value
 
 

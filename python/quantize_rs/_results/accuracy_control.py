@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
 
-__all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "RevertedLayer"]
+__all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "OutputCheck", "RevertedLayer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,37 @@ class RevertedLayer:
     @property
     def sqnr_db(self) -> float | None:
         """SQNR of the worst output in dB when only this layer is quantized."""
+        return worst_sqnr(self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """The error of each output of a result against the float model, on a few samples.
+
+    Attributes
+    ----------
+    inputs : str
+        Where the samples come from: ``"calibration"``, or ``"synthetic"`` for samples that are made
+        from the declared inputs of the model.
+    samples : int
+        The number of samples.
+    engine : str
+        The engine that ran the samples; empty if nothing was measured.
+    outputs : tuple of OutputRow
+        The error of each output.
+    failure : str or None
+        Why nothing was measured, if nothing was.
+    """
+
+    inputs: str
+    samples: int
+    engine: str
+    outputs: tuple[OutputRow, ...]
+    failure: str | None
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """SQNR of the worst output in dB; None without float outputs."""
         return worst_sqnr(self.outputs)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._inputs import files
 from . import notebook
-from .accuracy_control import Evaluation
+from .accuracy_control import Evaluation, OutputCheck
 from .base import Result
 from .comparison import Comparison
 from .html_report import html_page
@@ -95,6 +95,8 @@ class Report(Result):
         The passes that changed the model before planning.
     accuracy_control : Evaluation or None
         How the result was evaluated: with `verify` or accuracy criteria, as in `quantize`.
+    output_check : OutputCheck or None
+        Without these, the error of the outputs on a few samples, unless `check` is "none".
     seconds : Timings
         Wall-clock time of each stage, in seconds.
     values : tuple of ReportRow
@@ -122,6 +124,7 @@ class Report(Result):
     corrected_biases: int
     steps: tuple[Step, ...]
     accuracy_control: Evaluation | None
+    output_check: OutputCheck | None
     seconds: Timings
     values: tuple[ReportRow, ...]
     notes: tuple[str, ...]
@@ -256,8 +259,13 @@ class Report(Result):
         quantized = sum(value.quantized for value in weights)
         return (
             f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller, "
-            f"{quantized} of {len(weights)} weights quantized"
+            f"{quantized} of {len(weights)} weights quantized{self._measured()}"
         )
+
+    def _measured(self) -> str:
+        found = self.output_check or self.accuracy_control
+        sqnr = None if found is None or found.samples == 0 else found.sqnr_db
+        return "" if sqnr is None else f", output SQNR {sqnr:.1f} dB"
 
     def _repr_html_(self) -> str:
         header = ["value", "role", "shape", "type", "scale", "SQNR (dB)", "why"]

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quantize_rs::options::Fraction;
+use quantize_rs::options::{CheckMode, Fraction};
 use quantize_rs::{
     AccuracyControl, AccuracyCriteria, Config, InputSpec, Model, Quantized, Ranges,
     quantize_with_accuracy_control,
@@ -67,6 +67,15 @@ pub(crate) struct AccuracyControlArguments {
         long_help = options::long_help("validation_data")
     )]
     verify: Option<PathBuf>,
+    #[arg(
+        long,
+        value_name = "WHEN",
+        default_value = "auto",
+        value_parser = options::choice::<CheckMode>("check"),
+        help = options::help("check"),
+        long_help = options::long_help("check")
+    )]
+    check: CheckMode,
     #[arg(long, help = NO_FALL_BACK)]
     no_fall_back: bool,
     #[command(flatten)]
@@ -139,6 +148,11 @@ impl AccuracyControlArguments {
     /// The path of the samples to evaluate on, if they are not those of the calibration.
     pub(crate) fn verify(&self) -> Option<&Path> {
         self.verify.as_deref()
+    }
+
+    /// Whether the outputs of a result without accuracy criteria are checked.
+    pub(crate) fn checks(&self) -> bool {
+        self.check == CheckMode::Auto
     }
 
     /// Files that are read.

@@ -5,7 +5,9 @@ use std::time::Instant;
 
 use clap::{ArgGroup, Args};
 use quantize_rs::options::Verb;
-use quantize_rs::{Config, InputSpec, Method, Model, Plan, Ranges, Report};
+use quantize_rs::{
+    Config, InputSpec, Method, Model, Plan, Ranges, Report, RetainingSamples, Sample,
+};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::accuracy_control::AccuracyControlArguments;
@@ -14,9 +16,10 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
 use crate::options::{self, ActivationOptions};
+use crate::output_check::Calibrated;
 use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
-use crate::{output_path, plan, ranges, run_on_samples, summary, text};
+use crate::{output_check, output_path, plan, ranges, run_on_samples, summary, text};
 
 /// Flags without effect if methods are only compared.
 const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
@@ -126,10 +129,18 @@ pub(crate) fn report(
     check_paths(args)?;
 
     let begun = Instant::now();
-    let ranges = numbers.ranges(args, &model, &plan, console)?;
+    let (ranges, kept) = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
+    let calibrated = Calibrated { ranges, kept, seconds };
+    let ranges = &calibrated.ranges;
     let made = match evaluation {
-        None => plan.apply(&model, ranges.as_ref())?,
+        None => {
+            let mut made = plan.apply(&model, ranges.as_ref())?;
+            if args.accuracy_control.checks() {
+                output_check::check(&original, &mut made, &calibrated, &args.engine)?;
+            }
+            made
+        }
         Some(evaluation) => {
             evaluation.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
         }
@@ -224,24 +235,25 @@ impl Numbers {
         model: &Model,
         plan: &Plan,
         console: &mut Console<'_>,
-    ) -> Result<Option<Ranges>, Failure> {
+    ) -> Result<(Option<Ranges>, Vec<Sample>), Failure> {
         match self {
-            Numbers::Nowhere => Ok(None),
-            Numbers::Ranges(ranges) => Ok(Some(ranges)),
+            Numbers::Nowhere => Ok((None, Vec::new())),
+            Numbers::Ranges(ranges) => Ok((Some(ranges), Vec::new())),
             Numbers::Samples(samples) => {
                 let method = args.ranges.method.clone().unwrap_or_default();
                 let sources = (&args.engine, &args.samples);
-                let ranges = observe(model, plan, sources, samples, &method, console)?;
+                let (ranges, kept) = observe(model, plan, sources, samples, &method, console)?;
                 if let Some(path) = &args.ranges.ranges_out {
                     output_path::write(path, &ranges.to_json())?;
                 }
-                Ok(Some(ranges))
+                Ok((Some(ranges), kept))
             }
         }
     }
 }
 
 /// Runs the model on the samples, and collects ranges and the channel means for bias correction.
+/// Also returns some of the samples.
 pub(crate) fn observe(
     model: &Model,
     plan: &Plan,
@@ -249,19 +261,25 @@ pub(crate) fn observe(
     samples: SampleDiagnostics,
     method: &Method,
     console: &mut Console<'_>,
-) -> Result<Ranges, Failure> {
+) -> Result<(Ranges, Vec<Sample>), Failure> {
     let engine = sources.0.open()?;
     let done =
         run_on_samples::on(&*engine, sources, samples, console, |engine, samples, control| {
-            quantize_rs::calibrate(model, plan, engine, samples, method, control)
+            let mut samples = RetainingSamples::new(samples);
+            let ranges =
+                quantize_rs::calibrate(model, plan, engine, &mut samples, method, control)?;
+            Ok((ranges, samples.kept()))
         })?;
-    let mut ranges = done.found;
-    ranges.warnings.extend(done.warnings);
+    let (mut ranges, kept) = done.found;
+    // If nothing is observed, samples are read for the check of the outputs alone.
+    if ranges.samples > 0 {
+        ranges.warnings.extend(done.warnings);
+    }
     // If only weights are quantized, only the inputs of layers are observed.
     let tracked =
         if plan.needs_calibration() { ranges.values.len() } else { ranges.statistics.len() };
     console.done(&format!("Calibration complete: {tracked} layers tracked"));
-    Ok(ranges)
+    Ok((ranges, kept))
 }
 
 fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {

@@ -37,6 +37,7 @@ mod mixed;
 mod optimize;
 mod options;
 mod outliers;
+mod output_check;
 mod output_path;
 mod plan;
 mod progress;

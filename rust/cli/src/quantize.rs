@@ -14,9 +14,10 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
 use crate::options::WeightOptions;
+use crate::output_check::Calibrated;
 use crate::recipe::RecipeArguments;
 use crate::samples::{self, SampleArguments};
-use crate::{calibrate, output_path, plan, summary};
+use crate::{calibrate, output_check, output_path, plan, summary};
 
 /// Arguments of `quantize`.
 #[derive(Debug, Args)]
@@ -79,12 +80,20 @@ pub(crate) fn report(
     let begun = Instant::now();
     let ranges = samples.map(|samples| {
         let sources = (&args.engine, given);
-        calibrate::observe(&prepared, &plan, sources, samples, &Method::default(), console)
+        calibrate::observe(&prepared, &plan, sources, samples, &Method::full_range(), console)
     });
-    let ranges = ranges.transpose()?;
+    let (ranges, kept) = ranges.transpose()?.unzip();
     let seconds = begun.elapsed().as_secs_f64();
+    let calibrated = Calibrated { ranges, kept: kept.unwrap_or_default(), seconds };
+    let ranges = &calibrated.ranges;
     let made = match evaluation {
-        None => plan.apply(&prepared, ranges.as_ref())?,
+        None => {
+            let mut made = plan.apply(&prepared, ranges.as_ref())?;
+            if args.accuracy_control.checks() {
+                output_check::check(&model, &mut made, &calibrated, &args.engine)?;
+            }
+            made
+        }
         Some(evaluation) => {
             evaluation.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
         }

@@ -29,8 +29,11 @@ fn describe(report: &Report, verbose: bool) -> String {
         ("Original size", text::size(report.bytes_before)),
         ("Quantized size", text::size(report.bytes_after)),
         ("Compression", format!("{:.2}×", report.ratio())),
-        ("Weights", count(report, &[Role::Weight])),
     ];
+    if let Some(check) = &report.output_check {
+        rows.push(("Output error", check.summary()));
+    }
+    rows.push(("Weights", count(report, &[Role::Weight])));
     if report.engine.is_some() {
         let activations = count(report, &[Role::Input, Role::Activation]);
         rows.push(("Activations", format!("{activations}, {}", run(report))));

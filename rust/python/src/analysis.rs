@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use pyo3::prelude::*;
 use quantize_rs::{
-    AccuracyControl, AccuracyCriteria, CompareOptions, Control, LatencyOptions, Metric,
-    MixedOptions, OutlierOptions, SensitivityOptions, Target, Validation,
+    AccuracyControl, AccuracyCriteria, CheckSamples, CompareOptions, Control, LatencyOptions,
+    Metric, MixedOptions, OutlierOptions, QuantizeError, SensitivityOptions, Target, Validation,
 };
+
+use quantize_rs_runner::samples;
 
 use crate::calibrate::Run;
 use crate::gil;
@@ -108,6 +110,38 @@ pub(crate) fn guarded(
         )
     })?;
     Ok(Quantized::new(done.found, seconds))
+}
+
+/// Adds the output error of a quantized model, measured on a few samples, to its report.
+#[pyfunction]
+pub(crate) fn check_outputs(
+    py: Python<'_>,
+    model: &Model,
+    quantized: &Quantized,
+    ranges: Option<&Ranges>,
+    run: &Run,
+) -> PyResult<Quantized> {
+    let (made, calibrated) = quantized.parts();
+    let mut made = made.clone();
+    let kept = ranges.map_or(&[][..], |ranges| &ranges.kept);
+    let (inputs, samples) = gil::detached(py, model.model.path(), || {
+        Ok::<_, QuantizeError>(samples::for_check(&model.model, kept))
+    })?;
+    let samples = match samples {
+        Ok(samples) => samples,
+        Err(error) => {
+            made.outputs_not_checked(inputs, &QuantizeError::from(error));
+            return Ok(Quantized::new(made, calibrated));
+        }
+    };
+    let (its_model, source) = (Arc::clone(&model.model), Source::of(samples.clone()));
+    let ranges = ranges.map(|ranges| Arc::clone(&ranges.found));
+    let done = run.on(py, &model.model, &source, move |engine, _, control| {
+        let given = CheckSamples { samples: &samples, inputs, calibrated };
+        made.check_outputs(&its_model, ranges.as_deref(), engine, given, control)?;
+        Ok(made)
+    })?;
+    Ok(Quantized::new(done.found, calibrated))
 }
 
 /// Chooses a bit width for each layer.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
-    Model, Plan, Progress, QuantizeError, Sample, Samples,
+    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, Samples,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -55,25 +55,34 @@ pub(crate) struct Done<T> {
 }
 
 impl Run {
-    /// Runs the model on the samples of `source` and finds ranges.
+    /// Runs the model on the samples of `source` and finds ranges; with `keep`, some of the samples
+    /// are kept to check a result on.
     pub(crate) fn ranges(
         &self,
         py: Python<'_>,
         (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
-        method: &str,
+        (method, keep): (&str, bool),
     ) -> PyResult<Ranges> {
         let begun = Instant::now();
         let method = gil::detached(py, None, || method.parse::<Method>())?;
-        if matches!(method, Method::Auto) {
-            self.require_models(py, "method `auto`")?;
-        }
         let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
         let mut done = self.on(py, model, source, move |engine, samples, control| {
-            quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)
+            if !keep {
+                let ranges =
+                    quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)?;
+                return Ok((ranges, Vec::new()));
+            }
+            let mut samples = RetainingSamples::new(samples);
+            let ranges =
+                quantize_rs::calibrate(&its_model, &plan, engine, &mut samples, &method, control)?;
+            Ok((ranges, samples.kept()))
         })?;
-        self.complete(&mut done.found, &done.warnings);
-        Ok(Ranges::new(done.found, begun.elapsed().as_secs_f64()))
+        // If nothing is observed, samples are read for the check of the outputs alone.
+        let said = if done.found.0.samples > 0 { &done.warnings[..] } else { &[] };
+        self.complete(&mut done.found.0, said);
+        let (ranges, kept) = done.found;
+        Ok(Ranges { kept, ..Ranges::new(ranges, begun.elapsed().as_secs_f64()) })
     }
 
     /// Runs the model on the samples of `source` and compares all methods.

@@ -38,8 +38,8 @@ mod _core {
 
     #[pymodule_export]
     use super::analysis::{
-        check_guard, compare, guarded, layer_errors, mixed_precision, outliers, sensitivity,
-        unreadable, validate, weight_sensitivity,
+        check_guard, check_outputs, compare, guarded, layer_errors, mixed_precision, outliers,
+        sensitivity, unreadable, validate, weight_sensitivity,
     };
     #[pymodule_export]
     use super::calibrate::Run;
@@ -54,7 +54,7 @@ mod _core {
     #[pymodule_export]
     use super::optimized::Optimized;
     #[pymodule_export]
-    use super::option_dict::{option_table, unused_options};
+    use super::option_dict::option_table;
     #[pymodule_export]
     use super::outcome::Outcome;
     #[pymodule_export]

@@ -139,20 +139,3 @@ fn number(value: &Bound<'_, PyAny>) -> Option<Value> {
 pub(crate) fn option_table() -> String {
     options::to_json().to_string()
 }
-
-/// The options without effect among those given in a JSON object, as pairs of name and reason:
-/// `("limit", "without calibration_data")`. `verb` is `quantize` or `calibrate`.
-#[pyfunction]
-pub(crate) fn unused_options(
-    py: Python<'_>,
-    given: &str,
-    verb: &str,
-) -> PyResult<Vec<(&'static str, String)>> {
-    let refused = |what: &str| errors::of_option(py, "options", what);
-    let given: Map<String, Value> =
-        serde_json::from_str(given).map_err(|error| refused(&format!("is no JSON: {error}")))?;
-    let given = options::canonical(given).map_err(|error| errors::raised(py, &error, None))?;
-    let verb = if verb == Verb::Quantize.name() { Verb::Quantize } else { Verb::Calibrate };
-    let unused = options::unused(&given, &[verb]).into_iter();
-    Ok(unused.map(|option| (option.name, option.why)).collect())
-}

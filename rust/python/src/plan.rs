@@ -62,8 +62,9 @@ impl Plan {
         source: &Source,
         method: &str,
         run: &Run,
+        keep: bool,
     ) -> PyResult<Ranges> {
-        run.ranges(py, (&self.model, &self.plan), source, method)
+        run.ranges(py, (&self.model, &self.plan), source, (method, keep))
     }
 
     /// Runs the model on samples and compares all methods.

@@ -19,6 +19,11 @@ pub(crate) struct Quantized {
 }
 
 impl Quantized {
+    /// The model and its report, and the seconds of the calibration.
+    pub(crate) fn parts(&self) -> (&quantize_rs::Quantized, f64) {
+        (&self.made, self.calibrated)
+    }
+
     pub(crate) fn new(made: quantize_rs::Quantized, calibrated: f64) -> Quantized {
         Quantized { made, calibrated }
     }

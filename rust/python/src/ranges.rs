@@ -4,7 +4,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::Method;
+use quantize_rs::{Method, Sample};
 
 use crate::convert;
 use crate::gil;
@@ -17,11 +17,13 @@ pub(crate) struct Ranges {
     pub(crate) found: Arc<quantize_rs::Ranges>,
     /// Seconds that the calibration took; 0 for ranges from a file.
     pub(crate) seconds: f64,
+    /// Some of the samples of the calibration, if they were kept.
+    pub(crate) kept: Vec<Sample>,
 }
 
 impl Ranges {
     pub(crate) fn new(ranges: quantize_rs::Ranges, seconds: f64) -> Ranges {
-        Ranges { found: Arc::new(ranges), seconds }
+        Ranges { found: Arc::new(ranges), seconds, kept: Vec::new() }
     }
 
     /// The ranges alone, which are a hundredth of the whole, with all notes.

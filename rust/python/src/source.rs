@@ -27,6 +27,7 @@ enum Kind {
     File(PathBuf),
     Images(ImageFolder),
     Arrays(Vec<(String, Tensor)>),
+    Samples(Vec<Sample>),
     Random {
         count: usize,
         shape: Option<Vec<usize>>,
@@ -132,6 +133,11 @@ impl Source {
 }
 
 impl Source {
+    /// Samples that are in memory.
+    pub(crate) fn of(samples: Vec<Sample>) -> Source {
+        Source(Kind::Samples(samples))
+    }
+
     /// Whether the samples come from a Python iterator.
     pub(crate) fn is_iterator(&self) -> bool {
         match &self.0 {
@@ -160,6 +166,7 @@ impl Source {
             Kind::File(path) => samples::open(path, &inputs, limit),
             Kind::Images(folder) => folder.open(&inputs, limit),
             Kind::Arrays(arrays) => samples::from_arrays(arrays.clone(), &inputs, limit),
+            Kind::Samples(samples) => Ok(Box::new(Again(samples.clone().into_iter()))),
             Kind::Random { count, shape, seed } => {
                 let count = limit.map_or(*count, |limit| limit.min(*count));
                 samples::random(&inputs, count, shape.as_deref(), *seed)

@@ -66,17 +66,17 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    AccuracyControl, CompareOptions, Comparison, Extract, Kernels, LatencyOptions, LayerError,
-    LayerErrors, LayerRow, LayerWidth, Metric, MixedOptions, MixedPrecision, OutlierChannel,
-    OutlierElement, OutlierOptions, Outliers, Recommendation, Request, SampleSource, Sensitivity,
-    SensitivityOptions, Strategy, WeightOutliers, compare, extract, latency, layer_errors,
-    mixed_precision, outliers, quantize_with_accuracy_control, recommend, sensitivity,
-    weight_sensitivity,
+    AccuracyControl, CheckSamples, CompareOptions, Comparison, Extract, Kernels, LatencyOptions,
+    LayerError, LayerErrors, LayerRow, LayerWidth, Metric, MixedOptions, MixedPrecision,
+    OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation, Request,
+    SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare, extract,
+    latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
+    sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Engine, MethodComparison, MethodRow, Progress, Sample, Samples, Session, TimedSession,
-    ValueSink, calibrate, compare_methods,
+    Control, Engine, MethodComparison, MethodRow, Progress, RetainingSamples, Sample, Samples,
+    Session, TimedSession, ValueSink, calibrate, compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
@@ -107,8 +107,9 @@ pub use quantize_rs_math::{
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{
-    Accuracy, AccuracyCriteria, Candidate, Evaluation, Latencies, Latency, OutputRow, QuantizedRow,
-    Report, ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings,
+    Accuracy, AccuracyCriteria, Candidate, CheckedInputs, Evaluation, Latencies, Latency,
+    OutputCheck, OutputRow, QuantizedRow, Report, ReportRow, RevertedLayer, Sizes, Speed,
+    StoredBytes, Timings,
 };
 pub use transform::{
     OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,

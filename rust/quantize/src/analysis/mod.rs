@@ -9,6 +9,7 @@ mod latency;
 mod layer_errors;
 pub(crate) mod mixed_precision;
 mod outliers;
+mod output_check;
 mod pair;
 pub mod recommend;
 mod scores;
@@ -28,6 +29,7 @@ pub use layer_errors::{LayerError, LayerErrors, layer_errors};
 pub use outliers::{
     OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
 };
+pub use output_check::CheckSamples;
 pub(crate) use pair::SliceSamples;
 pub(crate) use sensitivity::all_of;
 pub use sensitivity::{

@@ -10,6 +10,7 @@ use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::evaluate::{RecordedOutputs, float_outputs, record};
+use super::retained::RetainedSamples;
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use crate::encode::bias_correction::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
@@ -21,12 +22,6 @@ use crate::{CalibrationError, Plan, Ranges};
 
 /// One of this many samples is held back for the evaluation of methods.
 const HOLD_BACK_ONE_OF: u64 = 4;
-
-/// The maximum number of evaluation samples: those held back, and others if they are few.
-pub(super) const MAX_RETAINED: usize = 16;
-
-/// The maximum size of all evaluation samples together in bytes; a single sample may be larger.
-const MAX_RETAINED_BYTES: usize = 64 << 20;
 
 /// A value to observe, and what to collect of it.
 #[derive(Clone, Debug)]
@@ -58,9 +53,6 @@ pub(super) struct Collected {
     /// The float32 outputs of the float model for them, by the content of the sample.
     pub(super) reference: RecordedOutputs,
 }
-
-/// The rank of a sample: samples held back first, then by content.
-type Rank = (bool, u64);
 
 /// Runs the model on every sample and collects statistics of `observed`; with `evaluating`, some
 /// samples are held back.
@@ -169,35 +161,6 @@ struct Collector<'a> {
     /// The statistics of the samples held back.
     held_back_seen: Vec<ObservedRange>,
     held_back_samples: usize,
-}
-
-/// The samples of the lowest ranks that fit. The result does not depend on the order of arrival.
-#[derive(Default)]
-struct RetainedSamples {
-    /// Each sample with the outputs of the model.
-    samples: BTreeMap<Rank, (Sample, Vec<Vec<f32>>)>,
-    bytes: usize,
-    /// The first rank that did not fit.
-    end: Option<Rank>,
-}
-
-impl RetainedSamples {
-    fn keep(&mut self, rank: Rank, sample: Sample) {
-        if self.end.is_some_and(|end| end <= rank) {
-            return;
-        }
-        self.bytes += sample.bytes();
-        if let Some((twin, _)) = self.samples.insert(rank, (sample, Vec::new())) {
-            self.bytes -= twin.bytes();
-        }
-        while self.samples.len() > MAX_RETAINED
-            || self.samples.len() > 1 && self.bytes > MAX_RETAINED_BYTES
-        {
-            let Some((rank, (sample, _))) = self.samples.pop_last() else { return };
-            self.bytes -= sample.bytes();
-            self.end = Some(rank);
-        }
-    }
 }
 
 impl<'a> Collector<'a> {
@@ -337,35 +300,5 @@ impl Collected {
             }
         }
         (learnt, all)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use quantize_rs_onnx::Tensor;
-
-    use super::*;
-
-    /// A sample of this many MiB.
-    fn sample(mebibytes: usize) -> Sample {
-        let values = vec![0.0; mebibytes << 18];
-        Sample { inputs: vec![("x".to_owned(), Tensor::from_f32_vec(vec![values.len()], values))] }
-    }
-
-    #[test]
-    fn the_order_of_arrival_does_not_change_the_retained_samples() {
-        // The second does not fit beside the first, and the third does not take its place.
-        let samples = [((false, 1), 24), ((false, 2), 48), ((false, 3), 8), ((true, 0), 8)];
-        for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 1, 0, 3], [1, 3, 0, 2]] {
-            let mut kept = RetainedSamples::default();
-            for (rank, mebibytes) in order.map(|at| samples[at]) {
-                kept.keep(rank, sample(mebibytes));
-            }
-            let ranks: Vec<Rank> = kept.samples.keys().copied().collect();
-            assert_eq!((ranks, kept.bytes), (vec![(false, 1)], 24 << 20), "{order:?}");
-        }
-        let mut one = RetainedSamples::default();
-        one.keep((false, 0), sample(80));
-        assert_eq!(one.samples.len(), 1, "a single sample is kept, however large");
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod engine;
 mod evaluate;
 mod probe_matmuls;
 mod progress;
+mod retained;
 mod run;
 mod score;
 
@@ -20,6 +21,7 @@ use crate::{Method, Plan, QuantizeError, Ranges};
 
 pub use compare_methods::{MethodComparison, MethodRow};
 pub(crate) use progress::StagedProgress;
+pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
 
@@ -56,7 +58,9 @@ pub fn calibrate(
         return Ok(ranges);
     }
     if matches!(method, Method::Auto) && plan.needs_calibration() {
-        let collected = collect::collect(model, observed, engine, samples, &mut control, true)?;
+        let evaluating = engine.runs_any_model();
+        let collected =
+            collect::collect(model, observed, engine, samples, &mut control, evaluating)?;
         return auto::choose(model, plan, engine, collected, &mut control);
     }
     let mut collected = collect::collect(model, observed, engine, samples, &mut control, false)?;
@@ -65,7 +69,7 @@ pub fn calibrate(
         return Ok(ranges.using(method)?);
     }
     // No range was computed, so no method was used.
-    ranges.method = Method::default().name();
+    ranges.method = Method::full_range().name();
     Ok(ranges)
 }
 

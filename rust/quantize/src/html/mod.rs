@@ -166,6 +166,7 @@ fn header(report: &Report, model: &str) -> Markup {
                 None => "in memory",
             }
         }
+        (evaluation(report))
         dl.tiles {
             (tile("Before", &size(report.bytes_before)))
             (tile("After", &size(report.bytes_after)))
@@ -175,6 +176,34 @@ fn header(report: &Report, model: &str) -> Markup {
                 (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
                 (tile("Samples", &report.samples.to_string()))
             }
+        }
+    }
+}
+
+/// From this SQNR on an output is close to that of the float model, and below the second it is far
+/// from it, in decibels; see [`DECIBELS`].
+const CLOSE_DB: f64 = 30.0;
+const FAR_DB: f64 = 10.0;
+
+/// One sentence on the result: its size and its output error, in the colour of the error.
+fn evaluation(report: &Report) -> Markup {
+    let (measured, db) = match (&report.verified, &report.output_check) {
+        (Some(found), _) => {
+            (found.summary(), found.attempts.last().and_then(crate::Candidate::sqnr_db))
+        }
+        (None, Some(found)) => (found.summary(), found.sqnr_db()),
+        (None, None) => ("not measured".to_owned(), None),
+    };
+    let (class, means) = match db {
+        Some(db) if db >= CLOSE_DB => ("evaluation good", ", close to the float model"),
+        Some(db) if db >= FAR_DB => ("evaluation fair", ": check your own metric"),
+        Some(_) => ("evaluation poor", ", far from the float model"),
+        None => ("evaluation", ""),
+    };
+    html! {
+        p class=(class) {
+            (format!("{:.2} times smaller. Output error: ", report.ratio())) (measured)
+            (means) "."
         }
     }
 }

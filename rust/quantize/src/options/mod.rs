@@ -37,5 +37,5 @@ pub use rounding::Rounding;
 pub use row::{Choice, Class, Condition, Flag, Group, Kind, OptionRow, Setter, Surface, Verb};
 pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unused};
 pub use target::{Bias, Placement, Profile, Target};
-pub use value::{Bits, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
+pub use value::{Bits, CheckMode, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
 pub use weight_type::{MicroLayout, MicroRow, WeightType};

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::declare::options;
 use super::row::{Class, Condition, Flag, Group, Surface, Verb};
-use super::value::{EngineName, Fraction, SamplesPath};
+use super::value::{CheckMode, EngineName, Fraction, SamplesPath};
 use super::{Method, OptionRow};
 
 const CLI_AND_FILE: &[Surface] = &[Surface::Cli, Surface::File];
@@ -218,6 +218,17 @@ options! {
         example: "labels=labels",
         python_type: Some("npt.ArrayLike | None"),
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
+    };
+
+    /// Whether the outputs of the result are compared with those of the float model, where no
+    /// accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
+    /// calibration if that is longer. The report says what was measured, and a large error is a
+    /// warning. Without samples the inputs are made from the graph; models of more than 256 MB and
+    /// models with saved ranges are not run then.
+    row check: CheckMode = CheckMode::Auto => {
+        example: "check=\"none\"",
+        only_with: None,
+        flag: Flag { value_name: Some("WHEN"), ..Flag::PLAIN },
     };
 
     /// The output with the scores of the classes.

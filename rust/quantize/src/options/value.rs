@@ -453,29 +453,54 @@ impl EngineName {
     ];
 }
 
-impl OptionType for EngineName {
-    const KIND: Kind = Kind::Choice(|| {
-        let choice = |(_, name, about): &(EngineName, &str, &'static str)| Choice {
-            name: (*name).to_owned(),
-            aliases: Vec::new(),
-            about,
-        };
-        EngineName::ALL.iter().map(choice).collect()
-    });
-
-    fn from_json(option: &'static str, value: &Value) -> Result<EngineName, QuantizeError> {
-        let name = text(option, value)?;
-        EngineName::ALL.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
-            let known: Vec<&str> = EngineName::ALL.iter().map(|row| row.1).collect();
-            wrong(option, value, &format!("one of {}", known.join(", ")))
-        })
-    }
-
-    fn to_json(&self) -> Value {
-        let row = EngineName::ALL.iter().find(|row| row.0 == *self);
-        row.map_or(Value::Null, |row| Value::from(row.1))
-    }
+/// Whether the outputs of the result are checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckMode {
+    /// On a few of the samples, or on inputs made from the graph.
+    #[default]
+    Auto,
+    /// Not at all.
+    None,
 }
+
+impl CheckMode {
+    /// Every mode: itself, its name, and what to know when choosing.
+    pub const ALL: &'static [(CheckMode, &'static str, &'static str)] = &[
+        (CheckMode::Auto, "auto", "on some of the samples, or on inputs made from the graph"),
+        (CheckMode::None, "none", "not at all"),
+    ];
+}
+
+/// Implements [`OptionType`] for an enum with a table of its values, their names and texts.
+macro_rules! named_values {
+    ($($type:ty),*) => { $(
+        impl OptionType for $type {
+            const KIND: Kind = Kind::Choice(|| {
+                let choice = |(_, name, about): &($type, &str, &'static str)| Choice {
+                    name: (*name).to_owned(),
+                    aliases: Vec::new(),
+                    about,
+                };
+                <$type>::ALL.iter().map(choice).collect()
+            });
+
+            fn from_json(option: &'static str, value: &Value) -> Result<$type, QuantizeError> {
+                let name = text(option, value)?;
+                <$type>::ALL.iter().find(|row| row.1 == name).map(|row| row.0).ok_or_else(|| {
+                    let known: Vec<&str> = <$type>::ALL.iter().map(|row| row.1).collect();
+                    wrong(option, value, &format!("one of {}", known.join(", ")))
+                })
+            }
+
+            fn to_json(&self) -> Value {
+                let row = <$type>::ALL.iter().find(|row| row.0 == *self);
+                row.map_or(Value::Null, |row| Value::from(row.1))
+            }
+        }
+    )* };
+}
+
+named_values!(EngineName, CheckMode);
 
 /// Samples: on the command line and in files a path or `random`, in Python also an object.
 #[derive(Clone, Debug, PartialEq, Eq)]

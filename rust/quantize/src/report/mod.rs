@@ -4,6 +4,7 @@ pub(crate) mod accuracy;
 mod accuracy_control;
 mod accuracy_criteria;
 mod latency;
+mod output_check;
 mod output_row;
 mod sizes;
 mod speed;
@@ -27,6 +28,7 @@ pub use accuracy::Accuracy;
 pub use accuracy_control::{Candidate, Evaluation, RevertedLayer};
 pub use accuracy_criteria::AccuracyCriteria;
 pub use latency::{Latencies, Latency};
+pub use output_check::{CheckedInputs, OutputCheck};
 pub use output_row::OutputRow;
 pub(crate) use output_row::worst_sqnr;
 pub use sizes::Sizes;
@@ -61,6 +63,9 @@ pub struct Report {
     /// The result of accuracy control, if it ran.
     #[serde(default)]
     pub verified: Option<Evaluation>,
+    /// The error of the outputs on a few samples, unless accuracy control measured it.
+    #[serde(default)]
+    pub output_check: Option<OutputCheck>,
     /// Wall-clock seconds of each stage.
     pub seconds: Timings,
     /// The values of the main graph.
@@ -78,7 +83,7 @@ pub struct Timings {
     pub calibrate: f64,
     /// Encoding weights and rewriting the graph.
     pub apply: f64,
-    /// Accuracy control: quantizing the candidates and running them beside the float model.
+    /// Running the result beside the float model; for accuracy control also its candidates.
     #[serde(default)]
     pub verify: f64,
     /// Writing the file.
@@ -292,6 +297,9 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (before, after) = (self.bytes_before, self.bytes_after);
         writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
+        if let Some(check) = &self.output_check {
+            writeln!(f, "output error: {}", check.summary())?;
+        }
         let count = |role| self.quantized().filter(|(row, _)| row.role == role).count();
         let all = |role| self.values.iter().filter(|row| row.role == role).count();
         writeln!(f, "{} of {} weights quantized", count(Role::Weight), all(Role::Weight))?;

@@ -13,6 +13,7 @@ mod npz;
 mod random;
 mod rows;
 mod safetensors;
+mod synthetic;
 
 use std::fs::File;
 use std::path::Path;
@@ -28,6 +29,7 @@ pub use images::{
 pub use iterables::Items;
 pub use random::random;
 use rows::Rows;
+pub use synthetic::{for_check, synthetic};
 
 /// Samples that can be sent to another thread.
 pub type BoxedSamples = Box<dyn Samples + Send>;

@@ -121,9 +121,13 @@ impl Samples for Random {
 }
 
 /// The generator of Steele, Lea and Flood (2014): small, and good enough for samples.
-struct SplitMix64(u64);
+pub(super) struct SplitMix64(u64);
 
 impl SplitMix64 {
+    pub(super) fn new(seed: u64) -> SplitMix64 {
+        SplitMix64(seed)
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -140,13 +144,19 @@ impl SplitMix64 {
 
     /// A standard normal number, by Box and Muller.
     #[allow(clippy::cast_possible_truncation)] // rounded to float32
-    fn normal(&mut self) -> f32 {
+    pub(super) fn normal(&mut self) -> f32 {
         let radius = (-2.0 * self.unit().ln()).sqrt();
         (radius * (std::f64::consts::TAU * self.unit()).cos()) as f32
     }
 
-    fn bit(&mut self) -> f32 {
+    pub(super) fn bit(&mut self) -> f32 {
         if self.next() >> 63 == 0 { 0.0 } else { 1.0 }
+    }
+
+    /// A whole number below `end`, which is at least 1.
+    #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)] // rows of tables
+    pub(super) fn below(&mut self, end: usize) -> f32 {
+        (self.next() % end as u64) as f32
     }
 }
 

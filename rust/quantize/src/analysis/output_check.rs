@@ -1,0 +1,237 @@
+//! Measures the output error of a result on a few samples, and warns where it is large.
+
+use std::slice;
+use std::time::{Duration, Instant};
+
+use quantize_rs_onnx::Model;
+
+use super::pair::SliceSamples;
+use super::{not_finite, sensitivity, weight_sensitivity};
+use crate::apply::Quantized;
+use crate::calibrate::Control;
+use crate::calibrate::engine::{Engine, Sample, Samples};
+use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
+use crate::report::{CheckedInputs, OutputCheck};
+use crate::{
+    CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
+    QuantizeError, Ranges, SensitivityOptions, compare,
+};
+
+/// An output with a lower SQNR gets a warning: its error has a tenth of its power.
+const POOR_DB: f64 = 10.0;
+
+/// If a larger fraction of rows gets another class, there is a warning.
+const MANY_FLIPS: f64 = 0.05;
+
+/// The number of layers that a warning names.
+const LAYERS_SHOWN: usize = 3;
+
+/// The check runs at least this long if there are samples left, and at most a tenth of the
+/// calibration if that is longer.
+const SECONDS: f64 = 5.0;
+
+/// The samples of an output check.
+#[derive(Clone, Copy, Debug)]
+pub struct CheckSamples<'a> {
+    /// The samples, in the order in which they are run until the time is used up.
+    pub samples: &'a [Sample],
+    /// Where they come from.
+    pub inputs: CheckedInputs,
+    /// Wall-clock seconds of the calibration, or 0.
+    pub calibrated: f64,
+}
+
+impl Quantized {
+    /// Runs the float model and the quantized one on a few samples, and adds the error of each
+    /// output to the report. Where the error is large there is a warning, with the layers that
+    /// cause most of it.
+    ///
+    /// `model` is the float model, and `ranges` are those that the plan was applied with. The check
+    /// stops with the sample that runs when 5 seconds, or a tenth of the time of the calibration,
+    /// are used up. A failure is no error: the report says why nothing was measured.
+    ///
+    /// # Errors
+    /// The check was cancelled.
+    pub fn check_outputs(
+        &mut self,
+        model: &Model,
+        ranges: Option<&Ranges>,
+        engine: &dyn Engine,
+        given: CheckSamples<'_>,
+        control: Control<'_>,
+    ) -> Result<(), QuantizeError> {
+        if !self.is_checked_on(given.inputs) {
+            return Ok(());
+        }
+        let begun = Instant::now();
+        let Control { threads, progress } = control;
+        let mut check = Check { model, engine, given, threads, progress };
+        let (found, warnings) = match check.measured(self) {
+            Ok(found) => {
+                let warnings = check.warnings(self, ranges, &found)?;
+                (found, warnings)
+            }
+            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(error) => (OutputCheck::failed(given.inputs, &error), Vec::new()),
+        };
+        let report = self.report_mut();
+        report.warnings.extend(warnings);
+        report.output_check = Some(found);
+        report.seconds.verify = begun.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Whether such inputs say something about this result. Synthetic inputs leave the ranges that
+    /// a calibration found in data, and fake quantization is for training.
+    fn is_checked_on(&self, inputs: CheckedInputs) -> bool {
+        let report = self.report();
+        let calibrated = report.config.activations.is_some();
+        report.quantized().next().is_some()
+            && report.config.output_format != Format::FakeQuant
+            && (inputs.are_real() || !calibrated)
+    }
+
+    /// States in the report why its outputs were not checked.
+    pub fn outputs_not_checked(&mut self, inputs: CheckedInputs, error: &QuantizeError) {
+        if self.is_checked_on(inputs) {
+            self.report_mut().output_check = Some(OutputCheck::failed(inputs, error));
+        }
+    }
+}
+
+fn is_cancelled(error: &QuantizeError) -> bool {
+    matches!(error.kind(), QuantizeErrorKind::Calibration(calibration)
+        if matches!(calibration.kind(), CalibrationErrorKind::Cancelled))
+}
+
+/// One output check.
+struct Check<'a> {
+    model: &'a Model,
+    engine: &'a dyn Engine,
+    given: CheckSamples<'a>,
+    threads: usize,
+    progress: &'a mut dyn FnMut(Progress) -> bool,
+}
+
+impl Check<'_> {
+    fn budget(&self) -> Duration {
+        Duration::from_secs_f64(SECONDS.max(self.given.calibrated / 10.0))
+    }
+
+    /// The error of each output.
+    fn measured(&mut self, quantized: &Quantized) -> Result<OutputCheck, QuantizeError> {
+        let end = Instant::now() + self.budget();
+        let mut samples = Within { samples: self.given.samples.iter(), end, begun: false };
+        let control = Control { threads: self.threads, progress: &mut *self.progress };
+        let options = CompareOptions::default();
+        let found =
+            compare(self.model, quantized.model(), self.engine, &mut samples, &options, control)?;
+        Ok(OutputCheck {
+            inputs: self.given.inputs,
+            samples: found.samples,
+            engine: found.engine,
+            outputs: found.outputs,
+            failure: None,
+        })
+    }
+
+    /// A warning for each output whose error is large.
+    fn warnings(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        found: &OutputCheck,
+    ) -> Result<Vec<String>, QuantizeError> {
+        let mut warnings: Vec<String> = not_finite(&found.outputs).into_iter().collect();
+        let poor: Vec<String> =
+            found.outputs.iter().filter_map(|output| poor(output, found)).collect();
+        if poor.is_empty() {
+            return Ok(warnings);
+        }
+        let layers = self.worst_layers(quantized, ranges)?;
+        let from = if layers.is_empty() {
+            String::new()
+        } else {
+            format!("; most of it comes from {}", layers.join(", "))
+        };
+        let call = match found.inputs {
+            CheckedInputs::Calibration => "min_sqnr=20 leaves such layers in float",
+            CheckedInputs::Synthetic => {
+                "check it with samples: with validation_data and min_sqnr=20 such layers stay float"
+            }
+        };
+        let on = found.on();
+        warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}{from}; {call}")));
+        Ok(warnings)
+    }
+
+    /// The layers that cause the largest error alone, the worst first.
+    fn worst_layers(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+    ) -> Result<Vec<String>, QuantizeError> {
+        let prepared = PreprocessedModel::of(self.model, quantized.report().config.clone())?;
+        let plan = prepared.plan();
+        let end = Instant::now() + self.budget();
+        let one = &self.given.samples[..self.given.samples.len().min(1)];
+        let mut out_of_time = false;
+        let mut go_on = |progress: Progress| {
+            out_of_time = Instant::now() >= end;
+            (self.progress)(progress) && !out_of_time
+        };
+        let control = Control { threads: self.threads, progress: &mut go_on };
+        let (options, samples) = (SensitivityOptions::default(), &mut SliceSamples(one.iter()));
+        let found =
+            sensitivity(&prepared.model, &plan, ranges, self.engine, samples, &options, control);
+        let found = match found {
+            Err(error) if is_cancelled(&error) && !out_of_time => return Err(error),
+            // Without a run, the error of the weights themselves is all there is.
+            Err(_) => match weight_sensitivity(&prepared.model, &plan) {
+                Ok(found) => found,
+                Err(_) => return Ok(Vec::new()),
+            },
+            Ok(found) => found,
+        };
+        let layers = found.layers.iter().filter(|layer| layer.score.is_finite());
+        let layers = layers.take(LAYERS_SHOWN);
+        Ok(layers.map(|layer| format!("`{}` ({:.1} dB alone)", layer.name, layer.score)).collect())
+    }
+}
+
+/// What is poor about an output, if something is.
+fn poor(output: &OutputRow, found: &OutputCheck) -> Option<String> {
+    let (name, db) = (&output.name, output.error.sqnr_db);
+    if db.is_nan() || db < POOR_DB {
+        return Some(format!(
+            "output `{name}` is far from that of the float model: an SQNR of {db:.1} dB"
+        ));
+    }
+    // Noise belongs to no class.
+    let flips = 1.0 - output.top1_agreement.filter(|_| found.inputs.are_real())?;
+    #[allow(clippy::cast_precision_loss)] // at most a few samples
+    let several = flips * found.samples as f64 >= 2.0;
+    (flips > MANY_FLIPS && several).then(|| {
+        format!(
+            "output `{name}` has its highest score elsewhere in {:.0} % of the rows",
+            flips * 1e2
+        )
+    })
+}
+
+/// Samples until the time is used up, but at least one.
+struct Within<'a> {
+    samples: slice::Iter<'a, Sample>,
+    end: Instant,
+    begun: bool,
+}
+
+impl Samples for Within<'_> {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let is_first = !std::mem::replace(&mut self.begun, true);
+        if !is_first && Instant::now() >= self.end {
+            return None;
+        }
+        self.samples.next().cloned().map(Ok)
+    }
+}

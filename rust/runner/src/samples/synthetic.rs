@@ -1,0 +1,191 @@
+//! Inputs made from what the graph says about them, for models that come without samples.
+
+use quantize_rs::{CalibrationError, CheckedInputs, Graph, InputSpec, Producer, Sample};
+use quantize_rs_onnx::{DataType, Model, Tensor};
+
+use super::convert;
+use super::random::SplitMix64;
+use crate::inputs::{elements, mismatch};
+
+/// The length of a dynamic dimension that is neither a batch nor the side of an image.
+const LENGTH: usize = 16;
+
+/// The side of an image whose size is dynamic.
+const SIDE: usize = 64;
+
+/// The number of synthetic samples that a result is checked on.
+const CHECKED: usize = 4;
+
+/// A larger model is not run on synthetic samples, in bytes: quantizing its weights takes the
+/// memory of one layer, and running it takes that of all.
+const MAX_BYTES: u64 = 256 << 20;
+
+/// The most elements of one input.
+const MAX_ELEMENTS: usize = 1 << 26;
+
+/// Operators that pass indices on to the node that looks them up.
+const PASSING: &[&str] = &["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"];
+
+/// The maximum number of such operators in a row.
+const DEPTH: usize = 4;
+
+/// The samples that the outputs of a quantized model are checked on: those that a calibration kept,
+/// or else synthetic ones.
+///
+/// # Errors
+/// See [`synthetic`]. Models of more than 256 MB are not run on synthetic samples.
+pub fn for_check(
+    model: &Model,
+    kept: &[Sample],
+) -> (CheckedInputs, Result<Vec<Sample>, CalibrationError>) {
+    if !kept.is_empty() {
+        return (CheckedInputs::Calibration, Ok(kept.to_vec()));
+    }
+    let bytes = model.byte_len();
+    if bytes > MAX_BYTES {
+        let what = "the model has more than 256 MB, and no samples were given";
+        return (CheckedInputs::Synthetic, Err(mismatch(what)));
+    }
+    (CheckedInputs::Synthetic, synthetic(model, CHECKED))
+}
+
+/// `count` samples made from the declared inputs of a model; they are the same for every call.
+///
+/// Floating-point inputs get standard normal values. Integers that a `Gather` looks up in a
+/// constant table are rows of that table; masks are 1; other integers and booleans are 0 or 1. Of
+/// the dynamic dimensions the first is 1, those of the sides of images are 64, and others 16; a
+/// dimension has the same length wherever it has the same name.
+///
+/// Such inputs show whether a quantized model computes nearly the same as the float model. They say
+/// little about its accuracy on real inputs.
+///
+/// # Errors
+/// [`CalibrationErrorKind::InputMismatch`](quantize_rs::CalibrationErrorKind::InputMismatch) with
+/// the name of an input without a type or rank, or that is no tensor of plain numbers.
+pub fn synthetic(model: &Model, count: usize) -> Result<Vec<Sample>, CalibrationError> {
+    let graph = Graph::of(model).map_err(|error| mismatch(error.to_string()))?;
+    let specs = InputSpec::of(model);
+    if specs.is_empty() {
+        return Err(mismatch("the model has no input to feed"));
+    }
+    let inputs: Vec<Made> =
+        specs.iter().map(|spec| Made::of(&graph, spec)).collect::<Result<_, _>>()?;
+    let mut bits = SplitMix64::new(0);
+    (0..count)
+        .map(|_| {
+            let made = inputs.iter().map(|input| Ok((input.name.clone(), input.value(&mut bits)?)));
+            Ok(Sample { inputs: made.collect::<Result<_, CalibrationError>>()? })
+        })
+        .collect()
+}
+
+/// An input that is made.
+struct Made {
+    name: String,
+    dtype: DataType,
+    shape: Vec<usize>,
+    content: Content,
+}
+
+/// The values of an input.
+enum Content {
+    Normal,
+    Ones,
+    Bits,
+    /// Whole numbers below this one.
+    Below(usize),
+}
+
+impl Made {
+    fn of(graph: &Graph<'_>, spec: &InputSpec) -> Result<Made, CalibrationError> {
+        let name = &spec.name;
+        let lacks = |what: &str| {
+            mismatch(format!("input `{name}` has no {what} to make a sample from")).at_value(name)
+        };
+        let dtype = spec.dtype.ok_or_else(|| lacks("type"))?;
+        let declared = spec.shape.as_ref().ok_or_else(|| lacks("rank"))?;
+        let shape: Vec<usize> = declared
+            .iter()
+            .enumerate()
+            .map(|(axis, length)| length.unwrap_or_else(|| likely(declared, axis, dtype)))
+            .collect();
+        if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
+            let what = format!("input `{name}` of shape {shape:?} is too large to make a sample");
+            return Err(mismatch(what).at_value(name));
+        }
+        let content = match rows_read_by(graph, name) {
+            _ if dtype.is_float() => Content::Normal,
+            Some(rows) => Content::Below(rows),
+            None if name.to_lowercase().contains("mask") => Content::Ones,
+            None => Content::Bits,
+        };
+        Ok(Made { name: name.clone(), dtype, shape, content })
+    }
+
+    fn value(&self, bits: &mut SplitMix64) -> Result<Tensor, CalibrationError> {
+        let count = self.shape.iter().product();
+        let values: Vec<f32> = (0..count)
+            .map(|_| match self.content {
+                Content::Normal => bits.normal(),
+                Content::Ones => 1.0,
+                Content::Bits => bits.bit(),
+                Content::Below(rows) => bits.below(rows),
+            })
+            .collect();
+        convert(Tensor::from_f32_vec(self.shape.clone(), values), self.dtype, &self.name)
+    }
+}
+
+/// The length of a dynamic dimension.
+fn likely(declared: &[Option<usize>], axis: usize, dtype: DataType) -> usize {
+    let is_image = declared.len() == 4 && dtype.is_float();
+    match axis {
+        0 => 1,
+        _ if is_image && is_channels(declared, axis) => 3,
+        _ if is_image => SIDE,
+        _ => LENGTH,
+    }
+}
+
+/// Whether an axis of an image holds its channels: the second, unless the last has 1 or 3.
+fn is_channels(declared: &[Option<usize>], axis: usize) -> bool {
+    axis == 1 && !matches!(declared.last(), Some(Some(1 | 3)))
+}
+
+/// The rows of the constant table in which an input is looked up, if it is.
+fn rows_read_by(graph: &Graph<'_>, input: &str) -> Option<usize> {
+    let mut values = vec![graph.value(input)?];
+    let mut rows: Option<usize> = None;
+    for _ in 0..DEPTH {
+        let mut next = Vec::new();
+        for value in values {
+            for reader in &graph.values[value].consumers {
+                let node = graph.nodes[reader.node];
+                match (node.op_type.as_str(), reader.input) {
+                    ("Gather", 1) => {
+                        let table = graph.input(reader.node, 0)?;
+                        let count = table_rows(graph, table, reader.node);
+                        rows = rows.into_iter().chain(count).min();
+                    }
+                    (op_type, 0) if PASSING.contains(&op_type) => {
+                        next.extend(graph.output(reader.node, 0));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        values = next;
+    }
+    rows
+}
+
+/// The length of the axis of a constant table along which a `Gather` looks up.
+fn table_rows(graph: &Graph<'_>, table: usize, node: usize) -> Option<usize> {
+    let is_constant = graph.constant(table).is_some()
+        || matches!(graph.values[table].producer, Producer::Initializer { .. });
+    let shape = graph.shape(table).filter(|_| is_constant)?;
+    let axis = graph.nodes[node].attribute("axis").and_then(|found| found.i).unwrap_or(0);
+    let axis =
+        usize::try_from(if axis < 0 { axis + i64::try_from(shape.len()).ok()? } else { axis });
+    shape.get(axis.ok()?).copied().flatten().filter(|rows| *rows > 0)
+}

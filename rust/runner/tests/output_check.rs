@@ -1,0 +1,138 @@
+//! The check of the outputs of a result: what it measures, and when it warns.
+
+use std::path::PathBuf;
+
+use quantize_rs::{
+    CheckSamples, CheckedInputs, Config, Control, InputSpec, Model, PreprocessedModel, QType,
+    QuantizeErrorKind, Quantized, RetainingSamples, Sample, Samples, Tensor,
+};
+use quantize_rs_onnx::{Edit, TensorProto};
+use quantize_rs_runner::Tract;
+use quantize_rs_runner::samples::{self, for_check, synthetic};
+
+fn digits(name: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits")).join(name)
+}
+
+fn model() -> Model {
+    Model::open(digits("digits_cnn.onnx")).unwrap()
+}
+
+/// The model with one element of a weight so large that a single scale leaves no precision for the
+/// others.
+fn spoilt(name: &str) -> Model {
+    let mut spoilt = model();
+    let proto = spoilt.graph().initializer.iter().find(|tensor| tensor.name == name).unwrap();
+    let tensor = spoilt.tensor(proto).unwrap();
+    let mut values = tensor.to_f32().unwrap();
+    values[0] *= 3000.0;
+    let tensor = TensorProto::new(name, &Tensor::from_f32(tensor.shape, &values));
+    spoilt.apply(vec![Edit::ReplaceInitializer(tensor)]).unwrap();
+    spoilt
+}
+
+fn kept() -> Vec<Sample> {
+    let inputs = InputSpec::of(&model());
+    let mut all = samples::open(&digits("calibration.npy"), &inputs, Some(40)).unwrap();
+    let mut retaining = RetainingSamples::new(&mut *all);
+    while retaining.next_sample().is_some() {}
+    retaining.kept()
+}
+
+fn checked(model: &Model, config: Config, samples: &[Sample], inputs: CheckedInputs) -> Quantized {
+    let prepared = PreprocessedModel::of(model, config).unwrap();
+    let mut made = prepared.plan().apply(&prepared.model, None).unwrap();
+    let given = CheckSamples { samples, inputs, calibrated: 0.0 };
+    let control = Control { threads: 2, progress: &mut |_| true };
+    made.check_outputs(model, None, &Tract, given, control).unwrap();
+    made
+}
+
+fn per_tensor() -> Config {
+    Config { per_channel: Some(false), symmetric: Some(false), ..Config::default() }
+}
+
+#[test]
+fn what_is_near_the_float_model_is_measured_without_a_warning() {
+    let kept = kept();
+    assert_eq!(kept.len(), 16);
+    let made = checked(&model(), Config::default(), &kept, CheckedInputs::Calibration);
+    let check = made.report().output_check.as_ref().expect("a check");
+    assert_eq!((check.samples, check.engine.as_str()), (16, "tract"));
+    assert!(check.sqnr_db().is_some_and(|db| db > 30.0), "{}", check.summary());
+    assert!(check.summary().ends_with("dB on 16 calibration samples (tract)"), "{check:?}");
+    assert_eq!(made.report().warnings, Vec::<String>::new());
+}
+
+#[test]
+fn a_large_error_is_a_warning_with_the_layer_that_causes_it() {
+    let made = checked(&spoilt("conv2.weight"), per_tensor(), &kept(), CheckedInputs::Calibration);
+    let check = made.report().output_check.as_ref().expect("a check");
+    assert!(check.sqnr_db().is_some_and(|db| db < 10.0), "{}", check.summary());
+    let warning = made.report().warnings.iter().find(|text| text.contains("`logits` is far"));
+    let warning = warning.unwrap_or_else(|| panic!("{:?}", made.report().warnings));
+    let (_, layers) = warning.split_once("most of it comes from ").expect("layers");
+    assert!(layers.starts_with("`conv2.weight` ("), "{warning}");
+    assert!(warning.ends_with("min_sqnr=20 leaves such layers in float"), "{warning}");
+}
+
+#[test]
+fn without_samples_inputs_are_made_from_the_graph() {
+    let model = model();
+    let (inputs, made) = for_check(&model, &[]);
+    let made = made.unwrap();
+    assert_eq!(inputs, CheckedInputs::Synthetic);
+    assert_eq!(made, synthetic(&model, 4).unwrap(), "the same for every call");
+    let report = checked(&model, Config::default(), &made, inputs);
+    let check = report.report().output_check.clone().expect("a check");
+    assert_eq!(check.samples, 4);
+    assert!(check.summary().contains("4 synthetic samples"), "{}", check.summary());
+    // Ranges of data say nothing about noise.
+    let config = Config { activations: Some(QType::UInt8), ..Config::default() };
+    let prepared = PreprocessedModel::of(&model, config).unwrap();
+    assert!(prepared.plan().needs_calibration());
+}
+
+#[test]
+fn a_failure_is_reported_and_ctrl_c_is_an_error() {
+    let (model, kept) = (model(), kept());
+    let prepared = PreprocessedModel::of(&model, Config::default()).unwrap();
+    let mut made = prepared.plan().apply(&prepared.model, None).unwrap();
+    let bad = [Sample { inputs: vec![("image".into(), Tensor::from_f32(vec![2], &[0.0, 1.0]))] }];
+    let inputs = CheckedInputs::Calibration;
+    let given = CheckSamples { samples: &bad, inputs, calibrated: 0.0 };
+    let control = Control { threads: 1, progress: &mut |_| true };
+    made.check_outputs(&model, None, &Tract, given, control).unwrap();
+    let check = made.report().output_check.clone().expect("a check");
+    assert!(check.summary().starts_with("not measured: "), "{}", check.summary());
+
+    let given = CheckSamples { samples: &kept, inputs, calibrated: 0.0 };
+    let control = Control { threads: 1, progress: &mut |_| false };
+    let error = made.check_outputs(&model, None, &Tract, given, control).unwrap_err();
+    assert!(matches!(error.kind(), QuantizeErrorKind::Calibration(_)), "{error}");
+}
+
+#[test]
+fn indices_are_rows_of_their_table() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models");
+    let mut looked_up = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_none_or(|end| end != "onnx") {
+            continue;
+        }
+        let model = Model::open(&path).unwrap();
+        let Ok(made) = synthetic(&model, 2) else { continue };
+        let prepared = PreprocessedModel::of(&model, Config::default()).unwrap();
+        let mut quantized = prepared.plan().apply(&prepared.model, None).unwrap();
+        let inputs = CheckedInputs::Synthetic;
+        let given = CheckSamples { samples: &made, inputs, calibrated: 0.0 };
+        let control = Control { threads: 1, progress: &mut |_| true };
+        quantized.check_outputs(&model, None, &Tract, given, control).unwrap();
+        let Some(check) = &quantized.report().output_check else { continue };
+        let summary = check.summary();
+        assert!(!summary.contains("out of range"), "{}: {summary}", path.display());
+        looked_up += usize::from(model.graph().node.iter().any(|node| node.op_type == "Gather"));
+    }
+    assert!(looked_up > 0);
+}

@@ -1,0 +1,142 @@
+"""Every call measures the outputs of its result, and warns where they or the speed are poor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+
+
+def layers(*weights: np.ndarray, op_type: str = "MatMul", shared: bool = False) -> bytes:
+    """Layers of one operator type with a Relu after each; `shared` uses each weight twice."""
+    nodes, value = [], "x"
+    order = [index for index in range(len(weights)) for _ in range(2 if shared else 1)]
+    for place, index in enumerate(order):
+        nodes += [
+            helper.make_node(op_type, [value, f"w{index}"], [f"m{place}"]),
+            helper.make_node("Relu", [f"m{place}"], [f"r{place}"]),
+        ]
+        value = f"r{place}"
+    rest = [8, 8] if op_type == "Conv" else []
+    size = weights[0].shape[1 if op_type == "Conv" else 0]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", size, *rest])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(w.astype(np.float32), f"w{i}") for i, w in enumerate(weights)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(made.SerializeToString())
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(sum(shape)).normal(0, 0.1, shape)
+
+
+def test_the_report_holds_what_was_measured(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, "q.onnx", images)
+    check = report.output_check
+    assert check is not None
+    assert (check.inputs, check.samples, check.failure) == ("calibration", 16, None)
+    assert check.sqnr_db == min(row.sqnr_db for row in check.outputs)
+    assert check.sqnr_db is not None
+    assert check.sqnr_db > 25
+    assert f"output SQNR {check.sqnr_db:.1f} dB" in repr(report)
+    assert str(report).splitlines()[1].startswith("output error: SQNR ")
+    assert "Output error: SQNR" in report.html()
+    assert 'class="evaluation' in report.html()
+    # It is what `compare` measures.
+    compared = quantize_rs.compare(digits, "q.onnx", images)
+    assert compared.sqnr_db == pytest.approx(check.sqnr_db, abs=3)
+
+
+def test_without_samples_inputs_are_made_from_the_graph(digits: Path) -> None:
+    check = quantize_rs.quantize(digits, None).output_check
+    assert check is not None
+    assert (check.inputs, check.samples) == ("synthetic", 4)
+    assert check.sqnr_db is not None
+    assert check.sqnr_db > 30
+
+
+def test_the_check_changes_no_byte_and_can_be_left_out(digits: Path, images: Path) -> None:
+    for data in (None, images):
+        plain = quantize_rs.quantize(digits, None, calibration_data=data, check="none")
+        checked = quantize_rs.quantize(digits, None, calibration_data=data)
+        assert plain.output_check is None
+        assert plain.model == checked.model
+    with pytest.raises(quantize_rs.OptionError, match="check"):
+        quantize_rs.quantize(digits, None, check="never")
+
+
+def test_accuracy_control_takes_its_place(digits: Path, images: Path) -> None:
+    report = quantize_rs.quantize(digits, None, validation_data=images)
+    assert report.output_check is None
+    assert report.accuracy_control is not None
+
+
+def test_ranges_of_data_are_not_checked_on_noise(digits: Path, images: Path) -> None:
+    ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
+    report = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges)
+    assert report.output_check is None
+
+
+def test_what_cannot_be_run_is_quantized_and_says_so() -> None:
+    proto = onnx.load_from_string(layers(normal(32, 32)))
+    proto.graph.node.append(helper.make_node("Odd", ["r0"], ["z"], domain="custom"))
+    proto.opset_import.append(helper.make_opsetid("custom", 1))
+    proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, None))
+    report = quantize_rs.quantize(proto, None)
+    assert report.output_check is not None
+    assert report.output_check.failure is not None
+    assert "output error: not measured: " in str(report)
+
+
+def test_a_large_error_is_a_warning_with_its_layer_and_the_way_out() -> None:
+    first, spoilt = normal(64, 64), normal(64, 64)
+    # The large weight multiplies a channel that is always 0.
+    first[:, 0], spoilt[0, 0] = 0.0, 100.0
+    source = layers(first, spoilt, normal(64, 64))
+    samples = np.random.default_rng(1).normal(0, 1, (20, 64)).astype(np.float32)
+    report = quantize_rs.quantize(
+        source, None, per_channel=False, symmetric=False, calibration_data=samples
+    )
+    (warning,) = [text for text in report.warnings if "far from" in text]
+    assert "output `r2`" in warning
+    assert "16 calibration samples" in warning
+    assert "comes from `w1` (" in warning
+    assert warning.endswith("min_sqnr=20 leaves such layers in float")
+    # The call that the warning names fixes it.
+    fixed = quantize_rs.quantize(
+        source, None, per_channel=False, symmetric=False, calibration_data=samples, min_sqnr=20
+    )
+    assert fixed.accuracy_control is not None
+    assert fixed.accuracy_control.sqnr_db is not None
+    assert fixed.accuracy_control.sqnr_db >= 20
+    assert fixed.model is not None
+    (expected,) = oracle.ort(source, {"x": samples})
+    (found,) = oracle.ort(fixed.model, {"x": samples})
+    assert oracle.sqnr([expected], [found]) > 18
+
+
+def test_convolutions_with_float_activations_are_called_slow() -> None:
+    source = layers(normal(128, 128, 3, 3), op_type="Conv")
+    (warning,) = [text for text in quantize_rs.quantize(source, None).warnings if "every" in text]
+    assert warning.startswith("1 weight of a convolution is dequantized at every inference")
+    small = layers(normal(8, 8, 3, 3), op_type="Conv")
+    assert not quantize_rs.quantize(small, None).warnings
+
+
+def test_weights_that_several_products_share_are_called_slow() -> None:
+    source = layers(normal(256, 256), normal(256, 256), shared=True)
+    warnings = quantize_rs.quantize(source, None).warnings
+    assert any(text.startswith("`w0`, `w1`: several nodes multiply") for text in warnings)
+    for form in ({"output_format": "matmul_nbits", "bits": 4}, {"output_format": "dynamic"}):
+        assert not quantize_rs.quantize(source, None, **form).warnings
+    assert not quantize_rs.quantize(layers(normal(256, 256)), None).warnings
