@@ -12,7 +12,7 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::bias_correction::{Correction, Place};
 use super::{Encoded, EncodedTensor, WeightSettings, assemble, floats, invalid, weight};
 use crate::QuantizeError;
-use crate::graph::Graph;
+use crate::graph::{Graph, ValueId};
 use crate::options::target::Bias;
 use crate::plan::{Decision, IntegerNode, Plan, Planned};
 
@@ -106,8 +106,8 @@ pub(crate) const LARGEST: f64 = 1_073_741_824.0;
 /// The minimum scale of each channel of each weight. With the scale `input × weight`, the bias then
 /// fits int32 together with the products, and does not underflow.
 ///
-/// Biases that stay float count as well: ONNX Runtime quantizes them itself, without checking for
-/// overflow.
+/// Biases that stay float count as well, and so does what an `Add` adds to a `MatMul`: ONNX Runtime
+/// fuses the two to a `Gemm`, and quantizes float biases itself, without checking for overflow.
 pub(super) fn floors(
     graph: &Graph<'_>,
     integer_nodes: &[IntegerNode],
@@ -116,8 +116,9 @@ pub(super) fn floors(
     let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
     for node in integer_nodes {
         let left_float = || graph.input(node.node, 2).filter(|id| graph.constant(*id).is_some());
-        let (Some(bias), Some(input)) =
-            (node.bias.or_else(left_float), activations.get(graph.values[node.input].name))
+        let own = node.bias.or_else(left_float);
+        let bias = own.or_else(|| addend_of(graph, node.node));
+        let (Some(bias), Some(input)) = (bias, activations.get(graph.values[node.input].name))
         else {
             continue;
         };
@@ -134,6 +135,9 @@ pub(super) fn floors(
         };
         let needed = values.into_iter().map(needed).collect::<Vec<_>>();
         if needed.iter().any(|floor| !floor.is_finite()) {
+            if own.is_none() {
+                continue;
+            }
             let what = "is too large for int32 with any scale of the node's weight";
             return Err(invalid(graph.values[bias].name, what));
         }
@@ -148,6 +152,19 @@ pub(super) fn floors(
         }
     }
     Ok(floors)
+}
+
+/// The constant vector that an `Add` adds to the output of a `MatMul`, if nothing else reads it.
+fn addend_of(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
+    let is = |node: usize, op_type: &str| {
+        let node = graph.nodes[node];
+        node.is_onnx() && node.op_type == op_type
+    };
+    let output = &graph.values[graph.output(node, 0).filter(|_| is(node, "MatMul"))?];
+    let [consumer] = output.consumers[..] else { return None };
+    let added = graph.input(consumer.node, 1 - consumer.input.min(1))?;
+    let fused = is(consumer.node, "Add") && !output.is_output && !output.used_in_subgraph;
+    graph.constant(added).filter(|tensor| fused && tensor.dims.len() == 1).map(|_| added)
 }
 
 /// Quantizes a bias to int32 with the scale of the node's input × weight.

@@ -127,6 +127,9 @@ impl fmt::Display for KeepReason {
                 f.write_str("carries an attention mask, which no scale can hold")
             }
             KeepReason::Unseen => f.write_str("calibration did not look at it"),
+            KeepReason::UnevenFactors => {
+                f.write_str("holds factors that differ too much for one scale")
+            }
             KeepReason::NotFinite { found } => write!(f, "is not finite: {found}"),
             KeepReason::AllZero => {
                 f.write_str("was never seen but as 0: any scale would be a guess")

@@ -291,6 +291,8 @@ pub enum KeepReason {
     AttentionMask,
     /// It was 0 in all calibration samples.
     AllZero,
+    /// It holds factors that differ too much for one scale.
+    UnevenFactors,
     /// It holds NaN or infinity.
     NotFinite {
         /// Which element, and what it is.

@@ -5,6 +5,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::decisions::{Decisions, Outcome};
 use super::formats::{self, Form};
+use super::quantizable_constants::has_uneven_factors;
 use super::rules::Context;
 use super::select::Selection;
 use super::{Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks};
@@ -157,7 +158,11 @@ fn kept(
             Use::Bias { .. } => Some(KeepReason::Bias),
             _ => None,
         });
-        return Some(kept.unwrap_or_else(|| no_rule(graph, constant)));
+        let uneven = config.activations.is_some()
+            && kept.is_none()
+            && has_uneven_factors(graph, constant.anchor);
+        let uneven = uneven.then_some(KeepReason::UnevenFactors);
+        return Some(kept.or(uneven).unwrap_or_else(|| no_rule(graph, constant)));
     }
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
         return Some(KeepReason::NotFloat32 { dtype: constant.dtype });
