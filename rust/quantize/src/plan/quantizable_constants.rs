@@ -77,8 +77,8 @@ const MIN_STEPS: f32 = 8.0;
 const FEW_STEPS: usize = 4;
 
 /// Whether many elements have too few of the 255 steps of one scale. So it is where channels that
-/// are always 0 have factors of 1/√ε, as a batch normalization after a `Relu` gives them, beside the
-/// factors of all other channels.
+/// are always 0 have factors of 1/√ε, as a batch normalization after a `Relu` gives them, beside
+/// the factors of all other channels.
 fn is_uneven(elements: &[f32]) -> bool {
     let range = elements
         .iter()
