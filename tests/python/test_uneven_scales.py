@@ -4,27 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import oracle
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from graphs import built
+from onnx import helper
 
 import quantize_rs
 
 TARGETS = ["x86", "arm", "tensorrt", "openvino", "qnn", "generic"]
-
-
-def built(
-    nodes: list[object], constants: dict[str, npt.NDArray[np.floating]], shape: list[object]
-) -> bytes:
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in constants.items()],
-    )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
 
 
 def with_dead_channels(fraction: float) -> bytes:
@@ -111,3 +99,49 @@ def test_a_bias_behind_a_product_by_tiny_weights_fits_its_scale(target: str, tin
         helper.make_node("MatMul", ["r", "v"], ["y"]),
     ]
     assert min(measured(built(nodes, constants, ["n", 64]), (64,), target)) > 33
+
+
+def with_normalization(uneven: bool) -> bytes:
+    """Two convolutions with a batch normalization each, whose factors may differ by channel."""
+    rng = np.random.default_rng(0)
+    constants: dict[str, npt.NDArray[np.floating]] = {}
+    nodes, value, inputs = [], "x", 3
+    for layer in range(2):
+        factors = np.where(np.arange(32) % 8 == 0, 20.0, 0.3) if uneven else np.ones(32)
+        constants |= {
+            f"w{layer}": rng.normal(0, 0.2, (32, inputs, 3, 3)),
+            f"s{layer}": factors,
+            f"b{layer}": rng.normal(0, 0.1, 32),
+            f"m{layer}": rng.normal(0, 0.1, 32),
+            f"v{layer}": np.ones(32),
+        }
+        names = [f"{kind}{layer}" for kind in "sbmv"]
+        # Channels with large factors have small weights in the next convolution.
+        if layer == 1 and uneven:
+            constants["w1"][:, ::8] *= 0.2
+        nodes += [
+            helper.make_node("Conv", [value, f"w{layer}"], [f"c{layer}"], pads=[1] * 4),
+            helper.make_node("BatchNormalization", [f"c{layer}", *names], [f"n{layer}"]),
+            helper.make_node("Relu", [f"n{layer}"], ["y" if layer else "r"]),
+        ]
+        value, inputs = "r", 32
+    return built(nodes, constants, ["n", 3, 16, 16])
+
+
+@pytest.mark.parametrize("uneven", [False, True])
+def test_one_scale_per_tensor_is_not_spoilt_by_folding_factors(uneven: bool) -> None:
+    model = with_normalization(uneven)
+    feeds = {"x": np.random.default_rng(5).normal(0, 1, (8, 3, 16, 16)).astype(np.float32)}
+    report = quantize_rs.quantize(model, None, per_channel=False)
+    assert report.model is not None
+    expected, found = (oracle.ort(it, feeds) for it in (model, report.model))
+    # All factors folded: 19.5 dB.
+    assert oracle.sqnr(expected, found) > 25
+    assert quantize_rs.validate(model, report.model).passed
+    ops = [node.op_type for node in onnx.load_from_string(report.model).graph.node]
+    assert ops.count("BatchNormalization") == (2 if uneven else 0)
+    # With a scale per channel, every factor is folded.
+    report = quantize_rs.quantize(model, None)
+    assert report.model is not None
+    ops = [node.op_type for node in onnx.load_from_string(report.model).graph.node]
+    assert "BatchNormalization" not in ops

@@ -9,7 +9,7 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
 use crate::transform::{
-    Prune, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning, prune_only, run,
+    Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning, prune_only, run,
 };
 use crate::{Config, QuantizeError};
 
@@ -90,7 +90,9 @@ impl PreprocessedModel {
             Some(names) => named(names)?,
             None => planning(integers),
         };
-        let (mut prepared, mut steps) = run(model, &passes, !asked)?;
+        let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
+        let purpose = if asked { Purpose::Optimizing } else { Purpose::Planning { per_tensor } };
+        let (mut prepared, mut steps) = run(model, &passes, purpose)?;
         let (config, gone) = if steps.is_empty() {
             (config, Vec::new())
         } else {

@@ -58,6 +58,31 @@ pub struct Pass {
     pub(crate) run: Run,
     /// A variant with fewer edits that runs before planning, if there is one.
     pub(crate) minimal: Option<Run>,
+    /// The variant that runs before planning if weights get one scale per tensor, if there is one.
+    pub(crate) per_tensor: Option<Run>,
+}
+
+/// What passes run for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Optimizing the float model, or passes that the caller chose.
+    Optimizing,
+    /// Planning.
+    Planning {
+        /// Whether weights get one scale per tensor.
+        per_tensor: bool,
+    },
+}
+
+impl Pass {
+    fn variant(&self, purpose: Purpose) -> Run {
+        let variant = match purpose {
+            Purpose::Optimizing => None,
+            Purpose::Planning { per_tensor: true } => self.per_tensor.or(self.minimal),
+            Purpose::Planning { per_tensor: false } => self.minimal,
+        };
+        variant.unwrap_or(self.run)
+    }
 }
 
 /// When a pass runs by default.
@@ -90,6 +115,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: inline_functions::all,
         minimal: Some(inline_functions::with_weights),
+        per_tensor: None,
     },
     Pass {
         name: "lift_weights",
@@ -97,6 +123,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: lift_weights::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "remove_identity",
@@ -104,6 +131,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: remove_identity::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: STORE_INTEGERS,
@@ -111,6 +139,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: store_integers::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "fold_constants",
@@ -118,6 +147,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: fold_constants::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "fold_shapes",
@@ -125,6 +155,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: fold_shapes::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "fold_batch_norm",
@@ -132,6 +163,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: fold_batch_norm::run,
         minimal: None,
+        per_tensor: Some(fold_batch_norm::unless_coarser),
     },
     Pass {
         name: "fold_batch_norm_forward",
@@ -139,6 +171,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: fold_batch_norm::forward,
         minimal: Some(fold_batch_norm::even),
+        per_tensor: None,
     },
     Pass {
         name: "fold_gemm_factors",
@@ -146,6 +179,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: fold_gemm_factors::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "resize_all_axes",
@@ -153,6 +187,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: resize::all_axes,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: WIDEN_FLOATS,
@@ -160,6 +195,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Integers,
         run: widen_floats::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "merge_duplicates",
@@ -167,6 +203,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Optimizing,
         run: merge_duplicates::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "dead",
@@ -174,6 +211,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Optimizing,
         run: remove_unused::run,
         minimal: None,
+        per_tensor: None,
     },
 ];
 
@@ -214,7 +252,8 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
 
 /// The model with all 16-bit float computations converted to float32.
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
-    Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, true)?.0)
+    let purpose = Purpose::Planning { per_tensor: false };
+    Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, purpose)?.0)
 }
 
 /// The passes with these names, in the order in which they run.
@@ -236,12 +275,11 @@ const MAX_ROUNDS: usize = 16;
 fn first(
     model: &Model,
     passes: &mut impl Iterator<Item = &'static Pass>,
-    sparing: bool,
+    purpose: Purpose,
 ) -> Result<Option<(&'static Pass, Changes)>, QuantizeError> {
     let graph = Graph::of(model)?;
     for pass in passes {
-        let run = pass.minimal.filter(|_| sparing).unwrap_or(pass.run);
-        let changes = run(&graph)?;
+        let changes = pass.variant(purpose)(&graph)?;
         if !changes.edits.is_empty() {
             return Ok(Some((pass, changes)));
         }
@@ -249,11 +287,11 @@ fn first(
     Ok(None)
 }
 
-/// Runs passes until none returns edits. If `sparing` is true, uses the variants for planning.
+/// Runs passes until none returns edits.
 pub(crate) fn run(
     before: &Model,
     passes: &[&'static Pass],
-    sparing: bool,
+    purpose: Purpose,
 ) -> Result<(Model, Vec<Step>), QuantizeError> {
     let mut model = before.clone();
     let mut steps: Vec<Step> = Vec::new();
@@ -261,7 +299,7 @@ pub(crate) fn run(
     for _ in 0..rounds {
         let mut idle = true;
         let mut left = passes.iter().copied();
-        while let Some((pass, changes)) = first(&model, &mut left, sparing)? {
+        while let Some((pass, changes)) = first(&model, &mut left, purpose)? {
             idle = false;
             let failed = |what: String| {
                 let what = format!("pass `{}`: {what}", pass.name);

@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, PassStage, Step, run};
+use super::{ALL, Pass, PassStage, Purpose, Step, run};
 use crate::QuantizeError;
 
 /// An optimized model and the report about it.
@@ -62,7 +62,7 @@ pub fn optimize(
 ) -> Result<Optimized, QuantizeError> {
     let begun = Instant::now();
     let passes = chosen(passes, skip)?;
-    let (optimized, steps) = run(model, &passes, false)?;
+    let (optimized, steps) = run(model, &passes, Purpose::Optimizing)?;
     let report = Optimization {
         input: model.path().map(|path| path.display().to_string()),
         output: None,

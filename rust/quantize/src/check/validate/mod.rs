@@ -29,7 +29,7 @@ use serde::Serialize;
 use super::conformance::{Violation, conformance};
 use crate::graph::Graph;
 use crate::transform;
-use crate::transform::Step;
+use crate::transform::{Purpose, Step};
 use crate::{QuantizeError, Target, convert_opset};
 
 /// The result of the comparison of a quantized model with its original.
@@ -137,20 +137,28 @@ pub fn validate(
     passes: Option<&[String]>,
 ) -> Result<Validation, QuantizeError> {
     let candidates = if let Some(names) = passes {
-        vec![transform::named(names)?]
+        vec![(transform::named(names)?, Purpose::Optimizing)]
     } else {
         let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
-        vec![transform::planning(true), transform::planning(false), widening, Vec::new()]
+        let [channels, tensors] = [false, true].map(|per_tensor| Purpose::Planning { per_tensor });
+        vec![
+            (transform::planning(true), channels),
+            (transform::planning(false), channels),
+            (transform::planning(true), tensors),
+            (transform::planning(false), tensors),
+            (widening, channels),
+            (Vec::new(), channels),
+        ]
     };
     // Counts of weights without an original, problems, and constants that were not compared. A
     // candidate that finds no problem because it finds no original is not an explanation.
     let mut best: Option<([usize; 3], Validation)> = None;
     let mut bare = false;
-    for tried in candidates {
+    for (tried, purpose) in candidates {
         if best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
             break;
         }
-        let (model, mut steps) = transform::run(original, &tried, passes.is_none())?;
+        let (model, mut steps) = transform::run(original, &tried, purpose)?;
         if bare && steps.is_empty() {
             continue;
         }

@@ -18,8 +18,24 @@ use affine::Affine;
 pub(super) use forward::{even, forward};
 use product::Product;
 
+/// With one scale per tensor, folding factors that differ makes the scale too coarse for channels
+/// with small factors. The noise of the weight may become this many times as large.
+const MAX_NOISE_RATIO: f64 = 1.5;
+
+/// Folds all nodes that can be folded.
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(fold(graph, |_, _| true))
+}
+
+/// Folds nodes unless one scale for the folded weight is much coarser than one for the weight as it
+/// is.
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
+pub(super) fn unless_coarser(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(fold(graph, |product, affine| product.noise_ratio(affine) <= MAX_NOISE_RATIO))
+}
+
+fn fold(graph: &Graph<'_>, wanted: fn(&Product<'_>, &Affine) -> bool) -> Changes {
     let mut pass = PassEdits::of(graph);
     let mut taken = vec![false; graph.nodes.len()];
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -39,6 +55,9 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         let Some(affine) = Affine::of(graph, index, input, kind, product.channels) else {
             continue;
         };
+        if !wanted(&product, &affine) {
+            continue;
+        }
         let Some(folded) = product.fold(graph, &affine) else { continue };
         product.nodes().for_each(|node| taken[node] = true);
         let change = folded.change;
@@ -50,5 +69,5 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             change,
         ));
     }
-    Ok(pass.finish())
+    pass.finish()
 }

@@ -172,6 +172,21 @@ impl<'m> Product<'m> {
         Some(Folded { weight, bias, change })
     }
 
+    /// How much larger the noise of the output is if the weight has one scale, and the factors are
+    /// folded into it instead of applied after it.
+    ///
+    /// The noise of a channel is proportional to the square of the scale, which is proportional to
+    /// the largest magnitude, and to that of the factor if it is applied afterwards.
+    pub(super) fn noise_ratio(&self, affine: &Affine) -> f64 {
+        let largest = |values: &[f64]| values.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
+        let Some(mut values) = floats(&self.weight).filter(|_| affine.scales()) else { return 1.0 };
+        let before = largest(&values).powi(2) * affine.factor.iter().map(|x| x * x).sum::<f64>();
+        self.scale(&mut values, &affine.factor);
+        #[allow(clippy::cast_precision_loss)] // a number of channels
+        let after = largest(&values).powi(2) * affine.factor.len() as f64;
+        if before > 0.0 { after / before } else { 1.0 }
+    }
+
     /// Whether the input is padded with zeros.
     fn pads(&self, graph: &Graph<'_>) -> bool {
         let node = graph.nodes[self.node];
