@@ -13,6 +13,8 @@ import numpy.typing as npt
 import onnx
 import onnx.numpy_helper
 import pytest
+from graphs import built
+from onnx import helper
 
 import quantize_rs
 from quantize_rs import AccuracyCriteriaError, OptionError
@@ -261,3 +263,80 @@ def test_a_slower_result_has_a_suggestion(digits: Path, images: Images) -> None:
     ) as refused:
         quantize_rs.quantize(digits, None, output_format="dynamic", **options)
     assert "output format dynamic" not in str(refused.value)
+
+
+def with_bad_product() -> bytes:
+    """Two convolutions, and a Mul between them: one scale rounds its small factors to 0.
+
+    The factors are small where the first convolution is large, so that the product is even.
+    """
+    rng = np.random.default_rng(0)
+    is_large = np.arange(32) < 6
+    weights = rng.normal(0, 0.1, (32, 32, 3, 3))
+    weights[:, ~is_large] *= 0.01
+    constants = {
+        "w0": rng.normal(0, 0.3, (32, 3, 3, 3)) * np.where(is_large, 50, 0.03)[:, None, None, None],
+        "c": np.where(is_large, 0.02, 30)[:, None, None],
+        "w1": weights,
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Mul", ["r", "c"], ["m"]),
+        helper.make_node("Conv", ["m", "w1"], ["y"], pads=[1] * 4),
+    ]
+    return built(nodes, constants, ["n", 3, 16, 16])
+
+
+@pytest.mark.parametrize("name", ["scaling", ""])
+def test_an_operator_without_weight_falls_back(name: str) -> None:
+    proto = onnx.load_from_string(with_bad_product())
+    proto.graph.node[2].name = name
+    model = proto.SerializeToString()
+    data = np.random.default_rng(1).normal(0, 1, (32, 3, 16, 16)).astype(np.float32)
+    # An operator without a name is called by its output.
+    name = name or "m"
+    ranking = quantize_rs.sensitivity(model, data)
+    assert ranking.layers[0].name == name
+    assert (ranking.layers[0].op_type, ranking.layers[0].elements) == ("Mul", 0)
+    plain = quantize_rs.quantize_with_calibration(model, None, data)
+    assert plain.output_check is not None
+    assert plain.output_check.sqnr_db is not None
+    assert plain.output_check.sqnr_db < 10
+    report = quantize_rs.quantize_with_calibration(model, None, data, min_sqnr=25)
+    verified = report.accuracy_control
+    assert verified is not None
+    assert [layer.name for layer in verified.float_layers] == [name]
+    # Both convolutions keep their integers, and the options alone give the same model.
+    assert report.bytes_after < 1.05 * plain.bytes_after
+    asked = quantize_rs.quantize_with_calibration(model, None, data, excluded_layers=[name])
+    assert asked.model == report.model
+
+
+def test_layers_that_turn_out_not_to_be_needed_are_quantized_again() -> None:
+    """The first layer of the ranking is of no use as long as the second is quantized."""
+    rng = np.random.default_rng(0)
+    is_large = np.arange(32) < 6
+    weights = rng.normal(0, 0.1, (32, 32, 3, 3))
+    weights[:, ~is_large] *= 0.01
+    constants = {
+        "w0": rng.normal(0, 0.3, (32, 3, 3, 3)),
+        "c": np.where(is_large, 0.1, 32)[:, None, None],
+        "w1": weights * np.where(is_large, 100, 0.3)[:, None, None],
+    }
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["a"], pads=[1] * 4),
+        helper.make_node("Relu", ["a"], ["r"]),
+        helper.make_node("Mul", ["r", "c"], ["m"], name="scaling"),
+        helper.make_node("Conv", ["m", "w1"], ["y"], pads=[1] * 4),
+    ]
+    model = built(nodes, constants, ["n", 3, 16, 16])
+    data = rng.normal(0, 1, (32, 3, 16, 16)).astype(np.float32)
+    report = quantize_rs.quantize_with_calibration(model, None, data, min_sqnr=25)
+    verified = report.accuracy_control
+    assert verified is not None
+    assert [attempt.float_layers for attempt in verified.attempts] == [
+        (),
+        ("scaling",),
+        ("w1",),
+    ]

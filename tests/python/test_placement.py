@@ -492,3 +492,13 @@ def test_a_gelu_that_is_written_out_stays_one_kernel(output_format: str, tmp_pat
     assert kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2
     assert kernels["Gelu"] + kernels["BiasGelu"] == 1
     assert not kernels["Erf"]
+
+
+def test_what_keeps_all_activations_float_is_said(digits: Path) -> None:
+    samples = np.load(digits.with_name("calibration.npy"))[:4]
+    absent = quantize_rs.quantize_with_calibration(digits, None, samples, op_types=["LSTM"])
+    assert "op_types allows LSTM, and the model has no such operator" in absent.warnings[0]
+    once = quantize_rs.quantize_with_calibration(digits, None, samples)
+    assert once.model is not None
+    twice = quantize_rs.quantize_with_calibration(once.model, None, samples)
+    assert "the model is quantized already" in twice.warnings[0]

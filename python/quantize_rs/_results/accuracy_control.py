@@ -35,7 +35,7 @@ class Candidate:
     Attributes
     ----------
     float_layers : tuple of str
-        The weights that stay float in it, the most sensitive first.
+        The layers that stay float in it, those with the most noise for their cost first.
     bytes : int
         Size of the model in bytes, with its external data.
     outputs : tuple of OutputRow
@@ -127,7 +127,7 @@ class Evaluation:
     attempts : tuple of Candidate
         The candidates, each with more float layers than the one before; the last is the result.
     float_layers : tuple of RevertedLayer
-        The layers that were reverted to float, the most sensitive first.
+        The layers that were reverted to float: weights, and operators without weight.
     speed : Speed or None
         The latency of both models, if `require_faster` was given.
     """

@@ -22,13 +22,13 @@ class LayerSensitivity:
     Attributes
     ----------
     name : str
-        The name of the weight.
+        The name of the weight; of an operator without weight, its name, or that of its output.
     nodes : tuple of str
-        The nodes that use it.
+        The nodes that use the weight, or the operator.
     op_type, kind : str
         Their operator type, and how the weight is quantized: ``int8 symmetric axis 0``.
     elements : int
-        The number of elements of the weight.
+        The number of elements of the weight; 0 for an operator without weight.
     score : float
         The value of the metric.
     weight_error : ErrorMetrics or None
@@ -60,7 +60,8 @@ class Sensitivity(HtmlResult):
     all_but_one : bool
         Whether all layers except one were quantized, instead of one alone.
     layers : tuple of LayerSensitivity
-        One for each quantized weight, the most sensitive first.
+        One for each quantized weight, and for each operator without weight that computes on
+        integers; the most sensitive first.
     samples : int
         The number of samples; 0 without data.
     engine : str or None

@@ -24,6 +24,8 @@ enum Kind {
 /// The weight or node to match, with its names and operator types.
 pub(super) struct Subject<'m> {
     pub(super) names: Vec<&'m str>,
+    /// Outputs of the node, which select it too, but not by a pattern.
+    pub(super) outputs: Vec<&'m str>,
     pub(super) op_types: Vec<&'m str>,
 }
 
@@ -35,7 +37,9 @@ impl Pattern {
     pub(super) fn fits(&self, subject: &Subject<'_>) -> bool {
         let any = |fits: &dyn Fn(&str) -> bool| subject.names.iter().any(|name| fits(name));
         match &self.kind {
-            Kind::Name => any(&|name| name == self.text),
+            Kind::Name => {
+                any(&|name| name == self.text) || subject.outputs.contains(&self.text.as_str())
+            }
             Kind::Glob(matcher) => any(&|name| matcher.is_match(name)),
             Kind::Regex(regex) => any(&|name| regex.is_match(name)),
             Kind::OpType => subject.op_types.contains(&self.text.as_str()),
@@ -56,6 +60,8 @@ impl Pattern {
 /// The names and operator types that a selector can match.
 pub(super) struct Known<'m> {
     pub(super) names: HashSet<&'m str>,
+    /// Outputs of nodes, each of which stands for its node.
+    pub(super) outputs: HashSet<&'m str>,
     pub(super) op_types: HashSet<&'m str>,
     pub(super) what: &'static str,
 }
@@ -63,11 +69,17 @@ pub(super) struct Known<'m> {
 /// The prefix of a regular expression.
 const REGEX: &str = "re:";
 
-impl Known<'_> {
+impl<'m> Known<'m> {
+    /// No names yet.
+    pub(super) fn of(what: &'static str) -> Known<'m> {
+        let (names, outputs, op_types) = (HashSet::new(), HashSet::new(), HashSet::new());
+        Known { names, outputs, op_types, what }
+    }
+
     /// The selector that `text` stands for: a name, if there is such a name.
     pub(super) fn pattern(&self, option: &str, text: &str) -> Result<Pattern, QuantizeError> {
         let refused = |what: String| QuantizeError::option(option, what);
-        let kind = if self.names.contains(text) {
+        let kind = if self.names.contains(text) || self.outputs.contains(text) {
             Kind::Name
         } else if let Some(pattern) = self.pattern_of_names(option, text)? {
             return Ok(pattern);
@@ -116,7 +128,8 @@ impl Known<'_> {
         };
         match matches {
             Match { name: Some(name), pattern: None, op_type: None } => {
-                if !self.names.contains(name.as_str()) {
+                let known = [&self.names, &self.outputs];
+                if !known.iter().any(|names| names.contains(name.as_str())) {
                     return Err(unknown(name));
                 }
                 Ok(Pattern { text: name.clone(), kind: Kind::Name })

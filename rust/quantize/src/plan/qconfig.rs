@@ -207,14 +207,13 @@ impl<'a> Found<'a> {
             );
             QuantizeError::option(option, what)
         };
-        let types =
-            Known { names: HashSet::new(), op_types, what: "operator that can be quantized" };
+        let types = Known { op_types, ..Known::of("operator that can be quantized") };
         for (op_type, _) in &set.types {
             if !types.op_types.contains(op_type.as_str()) {
                 return Err(refused("set_module_type", op_type, &types));
             }
         }
-        let known = Known { names, op_types: HashSet::new(), what: "module, node or weight" };
+        let known = Known { names, ..Known::of("module, node or weight") };
         for name in set.names.keys() {
             let there = known.names.iter().any(|own| {
                 let module = Module::of(own, std::iter::empty());
@@ -240,6 +239,7 @@ impl<'a> Found<'a> {
             return *config;
         }
         let subject = Subject {
+            outputs: Vec::new(),
             names: module.names.iter().map(String::as_str).collect(),
             op_types: module.op_types.clone(),
         };

@@ -2,7 +2,7 @@
 //! entry that matches and has the setting decides.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
@@ -191,6 +191,27 @@ impl Selection {
         self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
     }
 
+    /// What to say of `op_types` if the model has no node of any of them.
+    pub(super) fn unmet_op_types(&self, graph: &Graph<'_>) -> Option<String> {
+        let wanted = self.op_types.as_ref()?;
+        if graph.nodes.iter().any(|node| wanted.contains(&node.op_type)) {
+            return None;
+        }
+        let wanted: BTreeSet<&str> = wanted.iter().map(String::as_str).collect();
+        let found: BTreeSet<&str> = graph
+            .nodes
+            .iter()
+            .filter(|node| ops::rule(node).is_some())
+            .map(|node| node.op_type.as_str())
+            .collect();
+        let list = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+        Some(format!(
+            "op_types allows {}, and the model has no such operator, but {}",
+            list(wanted),
+            list(found)
+        ))
+    }
+
     /// The reason why a constant stays float, if the options exclude it: an entry excludes it or a
     /// node that reads it, or other nodes are included and neither it nor such a node is.
     pub(super) fn excluded<'m>(
@@ -202,8 +223,7 @@ impl Selection {
         let itself = subject(constant, std::iter::empty());
         for entry in &self.entries {
             let Some(exclude) = entry.exclude else { continue };
-            let of_node =
-                |node: &NodeProto| entry.pattern.fits(&subject(&[], std::iter::once(node)));
+            let of_node = |node: &NodeProto| entry.pattern.fits(&itself_of(node));
             if entry.pattern.fits(&itself) {
                 return exclude.then(|| KeepReason::Excluded { pattern: entry.name.clone() });
             }
@@ -224,7 +244,7 @@ impl Selection {
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let subject = subject(&[], std::iter::once(graph.nodes[node]));
+        let subject = itself_of(graph.nodes[node]);
         self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
     }
 
@@ -233,7 +253,7 @@ impl Selection {
         if self.excludes_node(graph, node) {
             return true;
         }
-        let mut subject = subject(&[], std::iter::once(graph.nodes[node]));
+        let mut subject = itself_of(graph.nodes[node]);
         // The name of a weight also selects the node that reads it.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
@@ -358,12 +378,14 @@ impl<'m> Names<'m> {
         let mut all = known(graph, constants, true, "weight, bias or node");
         all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
         all.names.remove("");
+        let outputs = graph.nodes.iter().flat_map(|node| node.output.iter().map(String::as_str));
+        all.outputs = outputs.filter(|name| !name.is_empty()).collect();
         all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
         let values = values(graph);
         let anything = Known {
             names: all.names.union(&values.names).copied().collect(),
             op_types: all.op_types.clone(),
-            what: "weight, value or node",
+            ..Known::of("weight, value or node")
         };
         Names { weights, all, values, anything }
     }
@@ -374,7 +396,7 @@ fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
     let mut known = Known {
         names: values.chain(graph.nodes.iter().map(|node| node.name.as_str())).collect(),
         op_types: graph.nodes.iter().map(|node| node.op_type.as_str()).collect(),
-        what: "value or node",
+        ..Known::of("value or node")
     };
     known.names.remove("");
     known
@@ -448,16 +470,15 @@ fn known<'m>(
         op_types.extend(readers.iter().map(|node| node.op_type.as_str()));
     }
     names.remove("");
-    Known { names, op_types, what }
+    Known { names, op_types, ..Known::of(what) }
 }
 
 /// Rejects operators without a rule.
 fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
     let rules = ops::ALL.iter().flat_map(|family| family.iter());
     let known = Known {
-        names: HashSet::new(),
         op_types: rules.map(|rule| rule.op_type).collect(),
-        what: "operator that can be quantized",
+        ..Known::of("operator that can be quantized")
     };
     for op_type in op_types {
         if !known.op_types.contains(op_type.as_str()) {
@@ -471,11 +492,18 @@ fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError>
 
 /// A constant with all its names, and the nodes that read it.
 fn subject<'m>(constant: &[&'m str], readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
-    let mut subject = Subject { names: constant.to_vec(), op_types: Vec::new() };
+    let (names, outputs) = (constant.to_vec(), Vec::new());
+    let mut subject = Subject { names, outputs, op_types: Vec::new() };
     for reader in readers {
         subject.names.push(&reader.name);
         subject.op_types.push(&reader.op_type);
     }
     subject.names.retain(|name| !name.is_empty());
     subject
+}
+
+/// A node, which the names of its outputs select too: many exporters give nodes no name.
+fn itself_of(node: &NodeProto) -> Subject<'_> {
+    let outputs = node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
+    Subject { outputs: outputs.collect(), ..subject(&[], std::iter::once(node)) }
 }

@@ -18,10 +18,10 @@ pub struct Evaluation {
     pub held_out: bool,
     /// The engine that ran them.
     pub engine: String,
-    /// The candidates. Each of the failed ones has more float layers than the one before; the last
+    /// The candidates that missed the criteria, in the order in which they were tried; the last
     /// candidate is the result.
     pub attempts: Vec<Candidate>,
-    /// The layers that were reverted to float, the most sensitive first.
+    /// The layers that were reverted to float, those with the most noise for their cost first.
     pub float_layers: Vec<RevertedLayer>,
     /// The latency of both models, if the result has to be faster.
     pub speed: Option<Speed>,
@@ -30,7 +30,7 @@ pub struct Evaluation {
 /// A model that was quantized and measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// The weights that were reverted to float, the most sensitive first.
+    /// The layers that were reverted to float, in the same order.
     pub float_layers: Vec<String>,
     /// The size of the model in bytes, including external data.
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct Candidate {
 /// A layer that was reverted to float.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RevertedLayer {
-    /// The name of its weight.
+    /// The name of its weight or, without weight, of its operator.
     pub name: String,
     /// The error of each output when only this layer is quantized.
     pub outputs: Vec<OutputRow>,
@@ -124,19 +124,16 @@ impl Evaluation {
 
     /// A line for each candidate: the layers that were reverted to float, and the measurement.
     pub fn steps(&self) -> Vec<String> {
-        let mut before = 0;
+        let mut before: &[String] = &[];
         let mut lines = Vec::new();
         for attempt in &self.attempts {
-            let more: Vec<String> = attempt.float_layers[before.min(attempt.float_layers.len())..]
-                .iter()
-                .map(|name| format!("`{name}`"))
-                .collect();
-            let what = match (before, more.len()) {
-                (0, 0) => "as planned".to_owned(),
-                (0, _) => format!("{} left float", listed(&more)),
-                _ => format!("{} too", listed(&more)),
+            let layers = &attempt.float_layers[..];
+            let what = match layers.strip_prefix(before) {
+                Some([]) => "as planned".to_owned(),
+                Some(more) if !before.is_empty() => format!("{} too", listed(more)),
+                _ => format!("{} left float", listed(layers)),
             };
-            before = attempt.float_layers.len();
+            before = layers;
             let missed = if attempt.holds { "" } else { ", below the criterion" };
             lines.push(format!("{what}: {}{missed}", attempt.measured()));
         }
@@ -154,6 +151,7 @@ impl Evaluation {
 const MAX_NAMES: usize = 4;
 
 fn listed(names: &[String]) -> String {
+    let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     match names.len().checked_sub(MAX_NAMES) {
         Some(more @ 1..) => format!("{} and {more} more", names[..MAX_NAMES].join(", ")),
         _ => names.join(", "),

@@ -7,7 +7,7 @@ use crate::analysis::SliceSamples;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, StagedProgress};
-use crate::report::Candidate;
+use crate::report::{Candidate, RevertedLayer};
 use crate::{
     AccuracyCriteria, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare,
 };
@@ -57,7 +57,7 @@ impl<'a> CandidateEvaluator<'a> {
     pub(super) fn evaluate(
         &mut self,
         config: &Config,
-        float: &[String],
+        float: &[RevertedLayer],
     ) -> Result<EvaluatedCandidate, QuantizeError> {
         let prepared = PreprocessedModel::of(self.model, with_float(config, float))?;
         let mut plan = prepared.plan();
@@ -77,7 +77,7 @@ impl<'a> CandidateEvaluator<'a> {
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*bar });
         let attempt = Candidate {
-            float_layers: float.to_vec(),
+            float_layers: float.iter().map(|layer| layer.name.clone()).collect(),
             bytes: found.bytes_quantized,
             outputs: found.outputs,
             accuracy: found.accuracy,
@@ -88,13 +88,9 @@ impl<'a> CandidateEvaluator<'a> {
     }
 }
 
-/// The options with these weights kept float; this overrides other options for them.
-fn with_float(config: &Config, float: &[String]) -> Config {
+/// The options with these layers in float.
+fn with_float(config: &Config, float: &[RevertedLayer]) -> Config {
     let mut config = config.clone();
-    for name in float {
-        config.layer_bits.remove(name);
-        config.layer_types.remove(name);
-        config.layer_float.insert(name.clone());
-    }
+    config.exclude.extend(float.iter().map(|layer| layer.name.clone()));
     config
 }

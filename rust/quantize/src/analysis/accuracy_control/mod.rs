@@ -2,21 +2,19 @@
 //! most sensitive layers are reverted to float until it meets the criterion.
 
 mod candidate;
+mod fall_back;
 
 use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
-use crate::analysis::{SliceSamples, all_of, not_finite, speed};
+use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
-use crate::report::{Candidate, Evaluation, RevertedLayer};
-use crate::{
-    AccuracyCriteria, Config, LatencyOptions, PreprocessedModel, QuantizeError, Ranges,
-    SensitivityOptions, sensitivity,
-};
+use crate::report::Evaluation;
+use crate::{AccuracyCriteria, Config, LatencyOptions, QuantizeError, Ranges};
 use candidate::{CandidateEvaluator, EvaluatedCandidate};
 
 /// The accuracy criteria, and what happens if they are missed.
@@ -65,16 +63,14 @@ impl AccuracyControl {
     }
 }
 
-/// The maximum number of samples that layers are ranked on: more cost time and hardly change the
-/// order.
-const MAX_RANKING_SAMPLES: usize = 32;
-
-/// Quantizes `model` and measures the result on samples. If it misses an accuracy criterion, the
-/// layers that are most sensitive when quantized alone are reverted to float: as few as possible.
-/// Every candidate is quantized and measured, and the report lists them.
+/// Quantizes `model` and measures the result on samples. If it misses an accuracy criterion, layers
+/// are reverted to float: those with the most noise for the bytes that they save come first, and
+/// those that turn out not to be needed are quantized again. Layers are weights, and operators
+/// without weight that compute on integers. Every candidate is quantized and measured, and the
+/// report lists them.
 ///
 /// `ranges` are the ranges that [`calibrate`](crate::calibrate()) found for the plan of `config`.
-/// The result is what `config` produces with the layers in [`Config::layer_float`]. It does not
+/// The result is what `config` produces with the layers in [`Config::exclude`]. It does not
 /// depend on the number of threads. All samples are kept in memory.
 ///
 /// # Errors
@@ -99,7 +95,7 @@ pub fn quantize_with_accuracy_control(
     let (chosen, layers, mut earlier) = match &first.misses[..] {
         [] => (first, Vec::new(), Vec::new()),
         _ if !options.fall_back => return Err(missed(&first, options, &without_fall_back(config))),
-        _ => fall_back_to_float(&mut evaluator, config, first, options)?,
+        _ => fall_back::to_float(&mut evaluator, config, first, options)?,
     };
     let is_timed = options.bar.require_faster;
     let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
@@ -131,52 +127,6 @@ pub fn quantize_with_accuracy_control(
     report.verified = Some(verified);
     report.seconds.verify = begun.elapsed().as_secs_f64();
     Ok(quantized)
-}
-
-/// The model with the fewest float layers that meets the criteria, these layers, and the failed
-/// candidates.
-fn fall_back_to_float(
-    evaluator: &mut CandidateEvaluator<'_>,
-    config: &Config,
-    first: EvaluatedCandidate,
-    options: &AccuracyControl,
-) -> Result<(EvaluatedCandidate, Vec<RevertedLayer>, Vec<Candidate>), QuantizeError> {
-    let ranked = evaluator.ranked(config)?;
-    let names: Vec<String> = ranked.iter().map(|layer| layer.name.clone()).collect();
-    // With all layers float nothing would be quantized.
-    let most = names.len().saturating_sub(1);
-    // Models are large: of the failed ones only the last is kept, for the error message.
-    let (mut failed, mut last) = (Vec::new(), first);
-    let mut holding: Option<(usize, EvaluatedCandidate)> = None;
-    let mut below = 0;
-    loop {
-        // Doubles the number until the criteria are met, then bisects.
-        let count = match &holding {
-            Some((above, _)) if above - below <= 1 => break,
-            Some((above, _)) => below + (above - below) / 2,
-            None if below == most => break,
-            None => (below * 2).clamp(1, most),
-        };
-        let tried = evaluator.evaluate(config, &names[..count])?;
-        if tried.misses.is_empty() {
-            holding = Some((count, tried));
-        } else {
-            below = count;
-            failed.push(std::mem::replace(&mut last, tried).attempt);
-        }
-    }
-    if let Some((count, chosen)) = holding {
-        let layers = ranked.into_iter().take(count).collect();
-        failed.push(last.attempt);
-        return Ok((chosen, layers, failed));
-    }
-    let why = format!(
-        "with {most} of {} layers left float; with all of them nothing would be quantized: relax \
-         the criterion, or {}",
-        names.len(),
-        advice(config)
-    );
-    Err(missed(&last, options, &why))
 }
 
 /// The advice if layers must not be reverted to float.
@@ -221,20 +171,6 @@ fn on(tried: &EvaluatedCandidate) -> String {
 }
 
 impl CandidateEvaluator<'_> {
-    /// The layers of the plan, the most sensitive first.
-    fn ranked(&mut self, config: &Config) -> Result<Vec<RevertedLayer>, QuantizeError> {
-        let prepared = PreprocessedModel::of(self.model, config.clone())?;
-        let plan = prepared.plan();
-        let some = &self.samples[..self.samples.len().min(MAX_RANKING_SAMPLES)];
-        let (engine, ranges, given) = (self.engine, self.ranges, &mut SliceSamples(some.iter()));
-        let options = SensitivityOptions::default();
-        let found = self.stages.next(|control| {
-            sensitivity(&prepared.model, &plan, ranges, engine, given, &options, control)
-        })?;
-        let layers = found.layers.into_iter();
-        Ok(layers.map(|row| RevertedLayer { name: row.name, outputs: row.outputs }).collect())
-    }
-
     /// The latency of the float model and of the quantized one.
     fn timed(&mut self, chosen: &EvaluatedCandidate) -> Result<crate::Speed, QuantizeError> {
         let (model, engine, first) = (self.model, self.engine, &self.samples[0]);

@@ -3,18 +3,25 @@
 use std::collections::{BTreeSet, HashSet};
 
 use crate::Ranges;
+use crate::graph::ops;
+use crate::graph::ops::IntegerSupport;
 use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
-use crate::plan::{Decision, KeepReason, Plan, Role, Source};
+use crate::plan::{Decision, KeepReason, Plan, Planned, Role, Source};
 
-/// A weight, and all values that are quantized for the nodes that multiply by it.
+/// A weight, and all values that are quantized for the nodes that multiply by it; or an operator
+/// without weight (a sum, a product, a pool) that computes on integers, and its values.
 pub(super) struct Layer {
-    /// The weight.
+    /// The weight, or the operator.
     pub(super) name: String,
     /// The nodes, by index.
     pub(super) nodes: BTreeSet<usize>,
     /// The weight, and the inputs, biases and outputs of these nodes.
     pub(super) values: HashSet<String>,
+    /// The value whose type is shown: the weight, or a value of the operator.
+    pub(super) typed: String,
+    /// Whether it is a weight.
+    pub(super) is_weight: bool,
 }
 
 /// The layers of a plan, in the order in which the first node of each is computed.
@@ -41,10 +48,40 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
             let around = [Some(node.input), node.bias, result(graph, plan, node.node)];
             values.extend(around.into_iter().flatten().map(|id| graph.values[id].name.to_owned()));
         }
-        layers.push(Layer { name: value.name.clone(), nodes, values });
+        let (name, typed) = (value.name.clone(), value.name.clone());
+        layers.push(Layer { name, nodes, values, typed, is_weight: true });
     }
+    let of_weights: BTreeSet<usize> =
+        layers.iter().flat_map(|layer| layer.nodes.iter().copied()).collect();
+    let others = plan.on_integers.iter().filter(|node| !of_weights.contains(node));
+    layers.extend(others.filter_map(|node| operator(graph, plan, *node)));
     layers.sort_by_key(|layer| layer.nodes.iter().map(|node| rank[*node]).min());
     layers
+}
+
+/// An operator without weight that computes new values on integers.
+fn operator(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Layer> {
+    let proto = graph.nodes[node];
+    let rule = ops::rule(proto)?;
+    if !matches!((rule.integer)(graph, node), IntegerSupport::Computes { .. }) {
+        return None;
+    }
+    let inputs = (0..proto.input.len()).filter(|input| rule.takes_activation(*input));
+    let inputs = inputs.filter_map(|input| graph.input(node, input));
+    let values = inputs.chain(result(graph, plan, node));
+    let is_quantized = |id: &ValueId| plan.values.get(*id).is_some_and(Planned::is_quantized);
+    let values: Vec<&str> = values.filter(is_quantized).map(|id| graph.values[id].name).collect();
+    Some(Layer {
+        name: if proto.name.is_empty() {
+            proto.output.first()?.clone()
+        } else {
+            proto.name.clone()
+        },
+        nodes: BTreeSet::from([node]),
+        typed: (*values.last()?).to_owned(),
+        values: values.into_iter().map(str::to_owned).collect(),
+        is_weight: false,
+    })
 }
 
 /// The quantized output of a node: its own, or that of the activation function that is fused into

@@ -126,7 +126,8 @@ pub struct Sensitivity {
     pub metric: Metric,
     /// Whether all other layers were quantized, instead of the one alone.
     pub all_but_one: bool,
-    /// One row for each quantized weight, the most sensitive first.
+    /// One row for each quantized weight, and for each operator without weight that computes on
+    /// integers; the most sensitive first.
     pub layers: Vec<LayerRow>,
     /// The number of samples.
     pub samples: usize,
@@ -139,15 +140,16 @@ pub struct Sensitivity {
 /// The sensitivity of one layer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LayerRow {
-    /// The name of the weight.
+    /// The name of the weight; of an operator without weight, its name, or that of its output if
+    /// it has none.
     pub name: String,
-    /// The labels of the nodes that multiply by it.
+    /// The labels of the nodes that multiply by it, or of the operator.
     pub nodes: Vec<String>,
     /// Their operator.
     pub op_type: String,
-    /// The quantized type of the weight: `int8 symmetric axis 0`.
+    /// The quantized type of the weight, `int8 symmetric axis 0`, or of the output of the operator.
     pub kind: String,
-    /// The number of elements of the weight.
+    /// The number of elements of the weight; 0 for an operator without weight.
     pub elements: usize,
     /// The error of the weight, dequantized, against its float values.
     pub weight_error: Option<Metrics>,
@@ -161,7 +163,8 @@ pub struct LayerRow {
 /// Quantizes each layer of a model alone (or all layers except one), and ranks the layers by the
 /// error of the outputs.
 ///
-/// A layer is a weight with all values that the plan quantizes for the nodes that multiply by it.
+/// A layer is a weight with all values that the plan quantizes for the nodes that multiply by it,
+/// or an operator without weight (a sum, a product, a pool) with the values that it computes on.
 /// For each layer only the nodes that depend on it are run, on values of the float model. These are
 /// recorded during calibration, if they fit in memory. `model` is the model that the plan was made
 /// for. If the plan needs `ranges` and none are given, the samples are used for calibration.
@@ -213,7 +216,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
     let graph = Graph::of(model)?;
     let order = topological(&model.graph().node)?;
     let mut rows = Vec::new();
-    for layer in layers(&graph, plan, &order) {
+    for layer in layers(&graph, plan, &order).into_iter().filter(|layer| layer.is_weight) {
         let mut alone = Layer { values: std::iter::once(layer.name.clone()).collect(), ..layer };
         let only = layers::with_only(plan, &[&alone], None);
         alone.values.clear();
@@ -249,8 +252,11 @@ fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
 impl LayerRow {
     fn of(graph: &Graph<'_>, plan: &Plan, layer: &Layer, error: Option<Metrics>) -> LayerRow {
         let nodes = layer.nodes.iter().map(|node| graph.nodes[*node]);
-        let value = plan.quantized().find(|(value, _)| value.name == layer.name);
-        let lengths = value.and_then(|(value, _)| value.shape.clone()).unwrap_or_default();
+        let value = plan.quantized().find(|(value, _)| value.name == layer.typed);
+        let weight = value.filter(|_| layer.is_weight);
+        let elements = weight
+            .and_then(|(value, _)| value.shape.clone())
+            .map_or(0, |lengths| lengths.into_iter().flatten().product());
         LayerRow {
             name: layer.name.clone(),
             op_type: nodes.clone().next().map_or(String::new(), |node| node.op_type.clone()),
@@ -258,7 +264,7 @@ impl LayerRow {
             kind: value.map_or(String::new(), |(_, how)| {
                 crate::plan::kind(&how.spec, how.stored, how.format)
             }),
-            elements: lengths.into_iter().flatten().product(),
+            elements,
             weight_error: error,
             outputs: Vec::new(),
             score: f64::NAN,
