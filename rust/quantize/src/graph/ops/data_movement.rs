@@ -1,6 +1,8 @@
 //! Operators that pass on elements of their input: they move, select or clip them.
 
-use super::{FLOAT, IntegerSupport, OpRule, flows};
+use quantize_rs_onnx::NodeProto;
+
+use super::{FLOAT, IntegerSupport, OpRule, Slot, flows};
 use crate::graph::Graph;
 
 const MOVES: fn(&Graph<'_>, usize) -> IntegerSupport =
@@ -25,7 +27,16 @@ pub(super) const RULES: &[OpRule] = &[
     flows("GlobalMaxPool", PICKS),
     flows("ReduceMax", PICKS),
     flows("ReduceMin", PICKS),
-    flows("Slice", PICKS),
+    // A constant that a Slice reads is a table, such as position embeddings of which a model takes
+    // the first rows.
+    OpRule {
+        op_type: "Slice",
+        inputs: &[Slot::Operand { axis: last }],
+        more: Slot::Other,
+        min_inputs: 1,
+        integer: PICKS,
+        range: None,
+    },
     flows("Split", PICKS),
     flows("GatherElements", PICKS),
     flows("GatherND", PICKS),
@@ -35,6 +46,10 @@ pub(super) const RULES: &[OpRule] = &[
     flows("Relu", |_, _| IntegerSupport::Fused),
     flows("Clip", |_, _| IntegerSupport::Fused),
 ];
+
+fn last(_: &NodeProto, rank: usize) -> Option<usize> {
+    (rank > 1).then(|| rank - 1)
+}
 
 /// The padding value must be among the values that the quantized input can represent; 0 always is.
 fn pad(graph: &Graph<'_>, node: usize) -> IntegerSupport {
