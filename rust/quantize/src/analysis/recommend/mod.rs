@@ -261,7 +261,8 @@ struct Fitted {
     bytes: u64,
 }
 
-/// The options for this model and this target; `None` if no weight would be quantized.
+/// The options for this model and this target; `None` if no weight would be quantized, or no
+/// activation though that is what the options are for.
 fn fitted(
     model: &Model,
     choice: &RecommendedOptions,
@@ -296,7 +297,9 @@ fn fitted(
         }
     }
     let mut weights = plan.quantized().filter(|(value, _)| value.role == Role::Weight).peekable();
-    if weights.peek().is_none() {
+    // Samples would be of no use if no activation is quantized with them.
+    let in_vain = choice.way == Strategy::Static && !plan.needs_calibration();
+    if weights.peek().is_none() || in_vain {
         return Ok(None);
     }
     let bytes = weights.fold(facts.bytes, |bytes, (value, how)| {
