@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx
 import oracle
 import pytest
+from graphs import built
 from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
@@ -636,3 +637,69 @@ def test_a_model_of_which_nothing_is_quantized_comes_out_as_it_was() -> None:
     assert not report.quantized
     assert not report.steps
     assert found == source
+
+
+def test_a_table_that_a_slice_reads_is_quantized() -> None:
+    """Position embeddings, of which a model takes as many rows as there are tokens."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "table": rng.normal(0, 1, (512, 64)),
+        "w": rng.normal(0, 0.1, (64, 64)),
+        "zero": np.array([0]),
+        "one": np.array([1]),
+        "two": np.array([2]),
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "one", "two"], ["length"]),
+        helper.make_node("Slice", ["table", "zero", "length", "zero"], ["rows"]),
+        helper.make_node("Add", ["x", "rows"], ["sum"]),
+        helper.make_node("MatMul", ["sum", "w"], ["y"]),
+    ]
+    model = built(nodes, constants, ["n", "length", 64])
+    data = rng.normal(0, 1, (8, 9, 64)).astype(np.float32)
+    expected = oracle.ort(model, {"x": data})
+    made = {
+        "weights": quantize_rs.quantize(model, None),
+        "dynamic": quantize_rs.quantize(model, None, output_format="dynamic"),
+        "static": quantize_rs.quantize_with_calibration(model, None, data),
+        "qnn": quantize_rs.quantize_with_calibration(model, None, data, target="qnn"),
+    }
+    for way, report in made.items():
+        (row,) = (value for value in report.values if value.name == "table")
+        assert row.quantized, way
+        assert report.bytes_after < 0.3 * report.bytes_before, way
+        assert report.model is not None
+        assert oracle.sqnr(expected, oracle.ort(report.model, {"x": data})) > 30, way
+        assert quantize_rs.validate(model, report.model).passed, way
+
+
+def heavy_tailed() -> bytes:
+    """Six convolutions whose weights have outliers, for which 4 bits are too few."""
+    rng = np.random.default_rng(0)
+    constants, nodes, value = {}, [], "x"
+    for layer in range(6):
+        inputs = 16 if layer else 3
+        constants[f"w{layer}"] = 0.1 * rng.standard_t(2.5, (16, inputs, 3, 3))
+        nodes += [
+            helper.make_node("Conv", [value, f"w{layer}"], [f"c{layer}"], pads=[1] * 4),
+            helper.make_node("Relu", [f"c{layer}"], ["y" if layer == 5 else f"r{layer}"]),
+        ]
+        value = f"r{layer}"
+    return built(nodes, constants, ["n", 3, 16, 16])
+
+
+def test_convolutions_get_8_bits_where_4_are_measured_to_be_too_few() -> None:
+    model = heavy_tailed()
+    report = quantize_rs.quantize(model, None, bits=4)
+    assert {row.qtype for row in report.values if row.role == "weight"} == {"int8"}
+    assert report.output_check is not None
+    assert report.output_check.sqnr_db is not None
+    assert report.output_check.sqnr_db > 20
+    (warning,) = report.warnings
+    assert warning.startswith("6 weights of Conv get 8 bits: with 4 bits an output had an SQNR of")
+    # An option for convolutions decides, and without a check nothing is known.
+    cases: list[dict[str, Any]] = [{"layer_bits": {"Conv": 4}}, {"check": "none"}]
+    for options in cases:
+        asked = quantize_rs.quantize(model, None, bits=4, **options)
+        assert {row.qtype for row in asked.values if row.role == "weight"} == {"int4"}, options

@@ -40,6 +40,7 @@ class QuantizeKeywords(TypedDict, total=False):
     sparsity: float | None
     passes: bool | Iterable[str] | None
     opset: int | None
+    smooth: bool
     # Output model
     output_format: str
     accuracy_level: int | None

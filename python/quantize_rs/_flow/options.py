@@ -243,7 +243,8 @@ class QuantizeOptions:
         as far as the result needs.
     smooth : bool
         Scale large channels of activations down and the following weights up, where that lowers the
-        error of both (`SmoothQuant`: Xiao et al., ICML 2023). Default: True.
+        error of both (`SmoothQuant`: Xiao et al., ICML 2023). With `output_format` `dynamic`, the
+        factors of a normalization say which channels are large. Default: True.
     bias_correction : bool
         Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
         section 4.2). Default: True.

@@ -118,6 +118,8 @@ def quantize(
         - `passes`: The passes that fold and clean up the model before planning, by name; they
           change no result. Also called `optimize`.
         - `opset`: The operator set of the result.
+        - `smooth`: Scale large channels of activations down and the following weights up, where
+          that lowers the error of both (`SmoothQuant`: Xiao et al., ICML 2023).
 
     Output model
         - `output_format`: How quantized values are written into the file. One of ``"qdq"``,

@@ -256,7 +256,7 @@ ROWS: tuple[Row, ...] = (
         default=True,
         nullable=False,
         empty=False,
-        verbs=("calibrate",),
+        verbs=("quantize", "calibrate"),
     ),
     Row(
         name="bias_correction",

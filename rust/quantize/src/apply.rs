@@ -1,5 +1,6 @@
 //! Applies a plan: produces the quantized model and its report.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
@@ -26,6 +27,8 @@ const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint
 pub struct Quantized {
     model: Model,
     report: Report,
+    /// Whether channels of some values were scaled down: see [`Config::smooth`](crate::Config).
+    is_smoothed: bool,
 }
 
 /// A model with its final plan and ranges.
@@ -33,6 +36,8 @@ pub(crate) struct Resolved {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
     pub(crate) ranges: Option<Ranges>,
+    /// The number of smoothed values.
+    pub(crate) smoothed: usize,
 }
 
 impl Plan {
@@ -82,8 +87,15 @@ impl Plan {
         ranges: Option<&Ranges>,
         known: Option<&mut WeightCache>,
     ) -> Result<(Plan, Quantized), QuantizeError> {
-        let Resolved { model, plan, ranges } = self.resolve(model, ranges)?;
-        let quantized = plan.write(&model, ranges.as_ref(), known)?;
+        let Resolved { model, plan, ranges, smoothed } = self.resolve(model, ranges)?;
+        let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
+        if smoothed > 0 {
+            quantized.is_smoothed = true;
+            quantized.report.notes.push(format!(
+                "smoothed {smoothed} values: their channels are divided by factors, and the \
+                 weights multiplied by them"
+            ));
+        }
         Ok((plan, quantized))
     }
 
@@ -108,18 +120,24 @@ impl Plan {
                 "the plan quantizes activations: calibrate, and pass the ranges".to_owned();
             return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
         }
-        let Some(ranges) = ranges else {
-            return Ok(Resolved { model: model.clone(), plan: self.clone(), ranges: None });
+        let ranges = match ranges {
+            Some(ranges) => {
+                ranges.check(self)?;
+                Some(ranges.for_plan(self)?)
+            }
+            None => None,
         };
-        ranges.check(self)?;
-        let ranges = ranges.for_plan(self)?;
-        let (model, plan, ranges) = match smooth_quant::smoothed(&Graph::of(model)?, self, &ranges)?
-        {
-            Some(Smoothed { model, plan, ranges }) => (model, plan, ranges),
-            None => (model.clone(), self.clone(), ranges.into_owned()),
-        };
-        let plan = plan.without_unscalable(&ranges).into_owned();
-        Ok(Resolved { model, plan, ranges: Some(ranges) })
+        let graph = Graph::of(model)?;
+        let (model, mut plan, ranges, smoothed) =
+            match smooth_quant::smoothed(&graph, self, ranges.as_deref())? {
+                Some(Smoothed { model, plan, ranges, count }) => (model, plan, ranges, count),
+                None => (model.clone(), self.clone(), ranges.map(Cow::into_owned), 0),
+            };
+        if let Some(ranges) = &ranges {
+            plan = plan.without_unscalable(ranges).into_owned();
+            plan = plan.without_lost_inputs(&Graph::of(&model)?, ranges).into_owned();
+        }
+        Ok(Resolved { model, plan, ranges, smoothed })
     }
 
     /// Encodes the weights, rewrites the graph, checks the result and reports.
@@ -144,7 +162,7 @@ impl Plan {
         }
         report.warnings.extend(postconditions::verify(model, &quantized, self)?);
         report.bytes_after = quantized.byte_len();
-        Ok(Quantized { model: quantized, report })
+        Ok(Quantized { model: quantized, report, is_smoothed: false })
     }
 }
 
@@ -152,6 +170,10 @@ impl Quantized {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    pub(crate) fn is_smoothed(&self) -> bool {
+        self.is_smoothed
     }
 
     pub(crate) fn report_mut(&mut self) -> &mut Report {

@@ -354,10 +354,10 @@ options! {
     };
 
     /// Scale large channels of activations down and the following weights up, where that lowers the
-    /// error of both (`SmoothQuant`: Xiao et al., ICML 2023).
+    /// error of both (`SmoothQuant`: Xiao et al., ICML 2023). With `output_format` `dynamic`, the
+    /// factors of a normalization say which channels are large.
     option smooth: bool = true => {
         group: Group::Transforms,
-        verbs: WITH_ACTIVATIONS,
         example: "smooth=False",
     };
 

@@ -127,6 +127,9 @@ impl fmt::Display for KeepReason {
                 f.write_str("carries an attention mask, which no scale can hold")
             }
             KeepReason::Unseen => f.write_str("calibration did not look at it"),
+            KeepReason::LosesInput { input } => {
+                write!(f, "one scale for all of its inputs would lose `{input}`")
+            }
             KeepReason::UnevenFactors => {
                 f.write_str("holds factors that differ too much for one scale")
             }

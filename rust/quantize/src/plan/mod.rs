@@ -17,6 +17,7 @@ mod fallback;
 pub(crate) mod float32;
 mod formats;
 mod integer_ops;
+mod joined_inputs;
 mod minimum_opset;
 mod non_finite;
 mod opset;
@@ -291,6 +292,11 @@ pub enum KeepReason {
     AttentionMask,
     /// It was 0 in all calibration samples.
     AllZero,
+    /// It joins elements of several inputs, and one scale for all would lose one input.
+    LosesInput {
+        /// That input.
+        input: String,
+    },
     /// It holds factors that differ too much for one scale.
     UnevenFactors,
     /// It holds NaN or infinity.

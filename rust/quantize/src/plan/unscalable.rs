@@ -35,7 +35,7 @@ impl Plan {
     }
 
     /// The plan without these values, and without those that depend on them.
-    fn without(&self, mut unscalable: HashMap<String, KeepReason>) -> Cow<'_, Plan> {
+    pub(super) fn without(&self, mut unscalable: HashMap<String, KeepReason>) -> Cow<'_, Plan> {
         if unscalable.is_empty() {
             return Cow::Borrowed(self);
         }

@@ -81,11 +81,16 @@ pub(super) fn smoothing(
     before: &Graph<'_>,
     after: &Graph<'_>,
     stored: &Stored,
-    shape: &[usize],
+    (name, shape): (&str, &[usize]),
     used: &mut HashSet<String>,
 ) -> Option<(usize, Vec<f64>)> {
     let [consumer] = after.values[stored.read].consumers[..] else { return None };
-    let product = after.nodes[consumer.node];
+    let mut product = after.nodes[consumer.node];
+    if product.op_type == "MatMulInteger" {
+        // The weight may be stored transposed.
+        let original = &before.values[before.value(name)?];
+        product = before.nodes[original.consumers.first()?.node];
+    }
     let summed = match product.op_type.as_str() {
         "MatMul" if shape.len() == 2 => 0,
         "Gemm" => usize::from(product.int("transB", 0) != 0),
@@ -95,7 +100,9 @@ pub(super) fn smoothing(
     let producer = loop {
         let Producer::Node { node, .. } = after.values[value].producer else { return None };
         match after.nodes[node].op_type.as_str() {
-            "DequantizeLinear" | "QuantizeLinear" => value = after.input(node, 0)?,
+            "DequantizeLinear" | "DynamicQuantizeLinear" | "QuantizeLinear" => {
+                value = after.input(node, 0)?;
+            }
             _ => break node,
         }
     };

@@ -69,7 +69,7 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what);
             continue;
         }
-        let factors = smoothing(before, after, stored, &tensor.shape, &mut seen.smoothing);
+        let factors = smoothing(before, after, stored, (name, &tensor.shape), &mut seen.smoothing);
         let constant = before.value(name).and_then(|id| uses.get(&id));
         let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
         let pair = Pair { after, name, stored, decoded: &decoded, summed, full: &full };

@@ -11,20 +11,21 @@
 // Step sizes and magnitudes do not need full precision.
 #![allow(clippy::cast_possible_truncation)]
 
+mod weight;
+
 use std::collections::BTreeMap;
 
-use quantize_rs_math::{Granularity, QSpec, Range, params};
+use quantize_rs_math::{Granularity, QSpec, QType, Range, params};
 use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto};
 
-use crate::graph::elements::to_f32;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::names::Names;
-use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::options::target::Placement;
-use crate::plan::{Decision, IntegerNode, Source, ValuePlan};
+use crate::plan::{Decision, IntegerNode, Source};
 use crate::ranges::ObservedRange;
-use crate::{Plan, QuantizeError, Ranges};
+use crate::{Format, Plan, QuantizeError, Ranges};
+use weight::Weight;
 
 /// The exponents that are tried.
 const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
@@ -39,49 +40,80 @@ const UNIFORM: f64 = 1.0 / 12.0;
 /// The assumed ratio of the largest magnitude of a channel to its standard deviation.
 const PEAK_IN_SIGMAS: f64 = 4.0;
 
-/// An equivalent float model, with its plan and ranges.
+/// Without samples, weights are read only if the largest channel is this many times as large as
+/// the root of the mean square of all.
+const MIN_SPREAD: f64 = 2.0;
+
+/// An equivalent float model, with its plan and, if it is calibrated, its ranges.
 pub(crate) struct Smoothed {
     pub(crate) model: Model,
     pub(crate) plan: Plan,
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: Option<Ranges>,
+    /// The number of smoothed values.
+    pub(crate) count: usize,
+}
+
+/// A node that multiplies a value by a weight on integers.
+#[derive(Clone, Copy)]
+struct Product {
+    node: usize,
+    input: ValueId,
+    weight: ValueId,
 }
 
 /// Smooths all values that benefit from it; `None` if none does.
+///
+/// Without ranges, the values are those that are quantized at run time: the factors of a
+/// normalization say how large its channels become.
 pub(crate) fn smoothed(
     graph: &Graph<'_>,
     plan: &Plan,
-    ranges: &Ranges,
+    ranges: Option<&Ranges>,
 ) -> Result<Option<Smoothed>, QuantizeError> {
     let config = &plan.config;
-    let placed = matches!(
+    // Who asked for types of single values names those that there are.
+    if !config.smooth || !config.activation_types.is_empty() {
+        return Ok(None);
+    }
+    let products = match ranges {
+        Some(_) => calibrated(plan),
+        None if config.output_format == Format::Dynamic => at_run_time(graph, plan),
+        None => return Ok(None),
+    };
+    // Where every operator is quantized, an additional node costs another rounding.
+    let may_add_nodes = matches!(
         config.profile().placement,
         Placement::WeightedAndInterior | Placement::WeightedOps
     );
-    // Who asked for types of single values names those that there are.
-    if !config.smooth || !placed || !config.activation_types.is_empty() {
-        return Ok(None);
-    }
-    let mut consumers: BTreeMap<ValueId, Vec<IntegerNode>> = BTreeMap::new();
-    for node in plan.integer_nodes() {
-        consumers.entry(node.input).or_default().push(node);
+    let mut consumers: BTreeMap<ValueId, Vec<Product>> = BTreeMap::new();
+    for product in products {
+        consumers.entry(product.input).or_default().push(product);
     }
     let mut smoothing = Smoothing { graph, names: Names::of(graph), edits: Vec::new() };
-    let mut ranges = ranges.clone();
+    let mut ranges = ranges.cloned();
     let mut count = 0;
     for (value, nodes) in consumers {
-        let name = graph.values[value].name;
-        let Some(seen) = ranges.statistics.get(name).cloned() else { continue };
-        let Some(range) = ranges.values.get(name).copied() else { continue };
-        let Some(candidate) = SmoothingCandidate::of(graph, plan, value, nodes, &seen) else {
-            continue;
+        let channels = match &ranges {
+            Some(ranges) => Channels::observed(graph, plan, ranges, value),
+            None => Channels::expected(graph, value),
         };
-        let Some((factors, reach)) = candidate.best(range) else { continue };
+        let candidate = channels.and_then(|it| SmoothingCandidate::of(graph, plan, nodes, it));
+        let Some(candidate) = candidate else { continue };
+        if !may_add_nodes && candidate.normalization(graph, value).is_none() {
+            continue;
+        }
+        let Some((factors, reach)) = candidate.best() else { continue };
         let inverse: Vec<f32> = factors.iter().map(|factor| 1.0 / factor).collect();
         let smooth = smoothing.divide(value, &factors, &inverse, &candidate);
-        let channels = seen.channels.as_ref().and_then(|all| all.scaled(&inverse).ok());
-        let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
-        statistics.insert(smooth.clone(), ObservedRange { sketch: None, channels, ..seen });
-        ranges.values.insert(smooth, Range { min: -reach, max: reach });
+        if let Some(ranges) = &mut ranges {
+            let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
+            if let Some(seen) = statistics.get(graph.values[value].name).cloned() {
+                let channels = seen.channels.as_ref().and_then(|all| all.scaled(&inverse).ok());
+                let seen = ObservedRange { sketch: None, channels, ..seen };
+                statistics.insert(smooth.clone(), seen);
+            }
+            ranges.values.insert(smooth, Range { min: -reach, max: reach });
+        }
         count += 1;
     }
     if count == 0 {
@@ -90,79 +122,127 @@ pub(crate) fn smoothed(
     let edits = smoothing.edits;
     let mut model = graph.model.clone();
     model.apply(edits)?;
-    ranges.model = fingerprint(&model);
-    ranges.remarks.push(format!(
-        "smoothed {count} values: their channels are divided by factors, and the weights \
-         multiplied by them"
-    ));
     let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
-    // A value that the new plan observes and that the original plan did not.
-    if plan.observed().iter().any(|name| !ranges.values.contains_key(name)) {
-        return Ok(None);
+    if let Some(ranges) = &mut ranges {
+        ranges.model = fingerprint(&model);
+        // A value that the new plan observes and that the original plan did not.
+        if plan.observed().iter().any(|name| !ranges.values.contains_key(name)) {
+            return Ok(None);
+        }
     }
-    Ok(Some(Smoothed { model, plan, ranges }))
+    Ok(Some(Smoothed { model, plan, ranges, count }))
 }
 
-/// A value that may be smoothed, and its consumers.
-struct SmoothingCandidate<'p> {
-    how: &'p ValuePlan,
-    /// The largest magnitude of each channel.
+/// The products whose input is quantized with a scale that calibration finds.
+fn calibrated(plan: &Plan) -> Vec<Product> {
+    let nodes = plan.integer_nodes().into_iter();
+    nodes.map(|IntegerNode { node, input, weight, .. }| Product { node, input, weight }).collect()
+}
+
+/// The products whose input is quantized when the model runs.
+fn at_run_time(graph: &Graph<'_>, plan: &Plan) -> Vec<Product> {
+    let is_dynamic = |weight: &ValueId| {
+        let decision = plan.values.get(*weight).map(|value| &value.decision);
+        matches!(decision, Some(Decision::Quantize(how)) if how.format == Format::Dynamic)
+    };
+    let product = |node: usize| {
+        let (input, weight) = (graph.input(node, 0)?, graph.input(node, 1).filter(is_dynamic)?);
+        Some(Product { node, input, weight })
+    };
+    (0..graph.nodes.len()).filter_map(product).collect()
+}
+
+/// What is known of the channels of a normalized value.
+struct Channels {
+    /// The largest magnitude of each.
     peaks: Vec<f64>,
-    weights: Vec<Weight>,
-}
-
-/// A weight matrix of a value.
-struct Weight {
-    node: usize,
-    name: String,
-    /// The node that casts the matrix and the cast constant, if it is not stored as float32.
-    cast: Option<(usize, String)>,
+    /// The range of all.
+    range: Range,
+    /// How the value is quantized.
     spec: QSpec,
-    shape: [usize; 2],
-    values: Vec<f32>,
-    /// Which of the two axes is summed over.
-    summed: usize,
-    /// The sum of squares of each row.
-    energies: Vec<f64>,
 }
 
-impl<'p> SmoothingCandidate<'p> {
-    fn of(
+impl Channels {
+    /// Those that calibration observed.
+    fn observed(
         graph: &Graph<'_>,
-        plan: &'p Plan,
+        plan: &Plan,
+        ranges: &Ranges,
         value: ValueId,
-        nodes: Vec<IntegerNode>,
-        seen: &ObservedRange,
-    ) -> Option<SmoothingCandidate<'p>> {
+    ) -> Option<Channels> {
+        let name = graph.values[value].name;
+        let seen = ranges.statistics.get(name)?;
+        let range = *ranges.values.get(name)?;
         let Decision::Quantize(how) = &plan.values.get(value)?.decision else { return None };
         let Producer::Node { node, .. } = graph.values[value].producer else { return None };
         let channels = seen.channels.as_ref().filter(|_| seen.axis == Some(-1))?;
-        if how.source != Source::Observed || !normalizes(graph, node) || how.spec.qtype.is_float() {
-            return None;
-        }
-        let weights: Option<Vec<Weight>> =
-            nodes.into_iter().map(|node| Weight::of(graph, plan, &node)).collect();
-        let weights = weights?;
-        let peaks: Vec<f64> = channels.absmax().iter().copied().map(f64::from).collect();
+        let fits = how.source == Source::Observed && normalizes(graph, node);
+        let peaks = channels.absmax().iter().copied().map(f64::from).collect();
+        (fits && !how.spec.qtype.is_float()).then_some(Channels { peaks, range, spec: how.spec })
+    }
+
+    /// Those that the factors of a normalization let expect: it divides by the standard deviation.
+    fn expected(graph: &Graph<'_>, value: ValueId) -> Option<Channels> {
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+        let proto = graph.nodes[node];
+        let layer = proto.is_onnx()
+            && matches!(proto.op_type.as_str(), "LayerNormalization" | "RMSNormalization");
+        let constant = |input: usize| {
+            let tensor = graph.constant(graph.input(node, input)?)?;
+            graph.model.tensor(tensor).ok()?.to_f32()
+        };
+        let scale = constant(1).filter(|_| layer)?;
+        let bias = constant(2).unwrap_or_else(|| vec![0.0; scale.len()]);
+        let peaks: Vec<f64> = scale
+            .iter()
+            .zip(&bias)
+            .map(|(scale, bias)| PEAK_IN_SIGMAS * f64::from(scale.abs()) + f64::from(bias.abs()))
+            .collect();
+        let largest = peaks.iter().copied().fold(0.0, f64::max);
+        #[expect(clippy::cast_precision_loss, reason = "a number of channels")]
+        let mean = (peaks.iter().map(|peak| peak * peak).sum::<f64>() / peaks.len() as f64).sqrt();
+        let range = Range { min: -largest as f32, max: largest as f32 };
+        let spec = QSpec::new(QType::UInt8, false, Granularity::PerTensor);
+        let is_uneven = scale.len() == bias.len() && largest > MIN_SPREAD * mean;
+        is_uneven.then_some(Channels { peaks, range, spec })
+    }
+}
+
+/// A value that may be smoothed, and its consumers.
+struct SmoothingCandidate {
+    channels: Channels,
+    weights: Vec<Weight>,
+}
+
+impl SmoothingCandidate {
+    fn of(
+        graph: &Graph<'_>,
+        plan: &Plan,
+        products: Vec<Product>,
+        channels: Channels,
+    ) -> Option<SmoothingCandidate> {
+        let weights: Option<Vec<Weight>> = products
+            .into_iter()
+            .map(|product| Weight::of(graph, plan, product.node, product.weight))
+            .collect();
+        let (weights, peaks) = (weights?, &channels.peaks);
         let fits = weights.iter().all(|weight| weight.shape[weight.summed] == peaks.len());
-        (fits && peaks.iter().all(|peak| peak.is_finite())).then_some(SmoothingCandidate {
-            how,
-            peaks,
-            weights,
-        })
+        (fits && peaks.iter().all(|peak| peak.is_finite()))
+            .then_some(SmoothingCandidate { channels, weights })
     }
 
     /// The channel factors with the least expected error, and the largest magnitude of the divided
     /// value; `None` if smoothing improves too little.
-    fn best(&self, range: Range) -> Option<(Vec<f32>, f32)> {
-        let none = vec![1.0; self.peaks.len()];
-        let without = self.error(&none, f64::from(params(range, &self.how.spec).scale));
+    fn best(&self) -> Option<(Vec<f32>, f32)> {
+        let Channels { peaks, range, spec } = &self.channels;
+        let none = vec![1.0; peaks.len()];
+        let without = self.error(&none, f64::from(params(*range, spec).scale));
         let rows = self.rows();
         let tried = ALPHAS.iter().map(|alpha| {
             let factors = self.factors(&rows, *alpha);
-            let peaks = self.peaks.iter().zip(&factors);
+            let peaks = peaks.iter().zip(&factors);
             let reach = peaks.map(|(peak, by)| peak / f64::from(*by)).fold(0.0, f64::max) as f32;
-            let step = params(Range { min: -reach, max: reach }, &self.how.spec).scale;
+            let step = params(Range { min: -reach, max: reach }, spec).scale;
             (self.error(&factors, f64::from(step)), factors, reach)
         });
         let (error, factors, reach) = tried.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -171,7 +251,7 @@ impl<'p> SmoothingCandidate<'p> {
 
     /// The largest magnitude of each row over all weights.
     fn rows(&self) -> Vec<f64> {
-        let mut rows = vec![0.0_f64; self.peaks.len()];
+        let mut rows = vec![0.0_f64; self.channels.peaks.len()];
         for weight in &self.weights {
             for (row, found) in
                 rows.iter_mut().zip(weight.of_rows(0.0_f32, |max, x| max.max(x.abs())))
@@ -189,7 +269,7 @@ impl<'p> SmoothingCandidate<'p> {
             let used = *peak > 0.0 && *row > 0.0;
             if used { alpha * peak.ln() - (1.0 - alpha) * row.ln() } else { f64::NAN }
         };
-        let logs: Vec<f64> = self.peaks.iter().zip(rows).map(factor).collect();
+        let logs: Vec<f64> = self.channels.peaks.iter().zip(rows).map(factor).collect();
         let (sum, count) = logs
             .iter()
             .filter(|log| log.is_finite())
@@ -201,7 +281,8 @@ impl<'p> SmoothingCandidate<'p> {
 
     /// The expected squared error of all products if the value has the step size `step`.
     fn error(&self, factors: &[f32], step: f64) -> f64 {
-        let power = |channel: usize| (self.peaks[channel] / f64::from(factors[channel])).powi(2);
+        let power =
+            |channel: usize| (self.channels.peaks[channel] / f64::from(factors[channel])).powi(2);
         let inputs: f64 =
             (0..factors.len()).map(power).sum::<f64>() / (PEAK_IN_SIGMAS * PEAK_IN_SIGMAS);
         let of = |weight: &Weight| {
@@ -246,93 +327,12 @@ impl<'p> SmoothingCandidate<'p> {
                 && !value.used_in_subgraph
                 && !value.is_output;
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
-            let fits = own && tensor.dtype == DataType::Float && tensor.shape == [self.peaks.len()];
+            let fits = own
+                && tensor.dtype == DataType::Float
+                && tensor.shape == [self.channels.peaks.len()];
             Some((value.name.to_owned(), tensor.to_f32().filter(|_| fits)?))
         };
         inputs.map(constant).collect()
-    }
-}
-
-impl Weight {
-    fn of(graph: &Graph<'_>, plan: &Plan, node: &IntegerNode) -> Option<Weight> {
-        let proto = graph.nodes[node.node];
-        let transposed = proto.op_type == "Gemm" && proto.int("transB", 0) != 0;
-        let fits = match proto.op_type.as_str() {
-            "MatMul" => true,
-            "Gemm" => proto.int("transA", 0) == 0,
-            _ => false,
-        };
-        let read_once = |value: ValueId| {
-            let value = &graph.values[value];
-            value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output
-        };
-        let (stored, cast) = match graph.values[node.weight].producer {
-            Producer::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
-            _ => (node.weight, None),
-        };
-        let alone = matches!(
-            graph.values[stored].producer,
-            Producer::Initializer { overridable: false, .. }
-        ) && read_once(stored)
-            && read_once(node.weight)
-            && graph.input(node.node, 1) == Some(node.weight);
-        let Decision::Quantize(how) = &plan.values.get(node.weight)?.decision else { return None };
-        if !fits || !alone || uses::float_type(graph, node.weight) != Some(DataType::Float) {
-            return None;
-        }
-        let tensor = graph.model.tensor(graph.constant(stored)?).ok()?;
-        let &[rows, columns] = &tensor.shape[..] else { return None };
-        let values = to_f32(&tensor)?;
-        let cast = cast.map(|cast| (cast, graph.values[stored].name.to_owned()));
-        let name = graph.values[node.weight].name.to_owned();
-        let summed = usize::from(transposed);
-        let sound = values.iter().all(|x| x.is_finite());
-        let shape = [rows, columns];
-        let (node, spec) = (node.node, how.spec);
-        let energies = Vec::new();
-        let mut weight = Weight { node, name, cast, spec, shape, values, summed, energies };
-        weight.energies = weight.of_rows(0.0, |sum, x| sum + f64::from(x).powi(2));
-        sound.then_some(weight)
-    }
-
-    /// Folds the elements of each row, which all multiply the same input channel.
-    fn of_rows<T: Copy>(&self, from: T, with: impl Fn(T, f32) -> T) -> Vec<T> {
-        let lines = self.values.chunks_exact(self.shape[1].max(1));
-        if self.summed == 0 {
-            return lines.map(|line| line.iter().fold(from, |all, x| with(all, *x))).collect();
-        }
-        let mut rows = vec![from; self.shape[1]];
-        for line in lines {
-            rows.iter_mut().zip(line).for_each(|(all, x)| *all = with(*all, *x));
-        }
-        rows
-    }
-
-    /// The largest magnitude of each column, which contributes to one output channel, with the rows
-    /// multiplied by factors.
-    fn columns(&self, factors: &[f32]) -> Vec<f32> {
-        let lines = self.values.chunks_exact(self.shape[1].max(1));
-        if self.summed == 1 {
-            let largest = |line: &[f32]| {
-                line.iter().zip(factors).fold(0.0, |max: f32, (x, by)| max.max((x * by).abs()))
-            };
-            return lines.map(largest).collect();
-        }
-        let mut columns = vec![0.0_f32; self.shape[1]];
-        for (line, by) in lines.zip(factors) {
-            columns.iter_mut().zip(line).for_each(|(max, x)| *max = max.max((x * by).abs()));
-        }
-        columns
-    }
-
-    fn scaled(&self, factors: &[f32]) -> Tensor {
-        let lines = self.values.chunks_exact(self.shape[1].max(1));
-        let values: Vec<f32> = if self.summed == 1 {
-            lines.flat_map(|line| line.iter().zip(factors).map(|(x, by)| x * by)).collect()
-        } else {
-            lines.zip(factors).flat_map(|(line, by)| line.iter().map(move |x| x * by)).collect()
-        };
-        Tensor::from_f32(self.shape.to_vec(), &values)
     }
 }
 
@@ -366,7 +366,7 @@ impl Smoothing<'_, '_> {
         value: ValueId,
         factors: &[f32],
         inverse: &[f32],
-        candidate: &SmoothingCandidate<'_>,
+        candidate: &SmoothingCandidate,
     ) -> String {
         for weight in &candidate.weights {
             let tensor = TensorProto::new(&weight.name, &weight.scaled(factors));
@@ -399,40 +399,5 @@ impl Smoothing<'_, '_> {
             self.edits.push(Edit::SetInput { node, input: 0, value });
         }
         smooth
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use quantize_rs_math::QType;
-
-    use super::*;
-
-    /// Three input channels with two elements each, as a matrix in normal or transposed layout.
-    fn weight(turned: bool) -> Weight {
-        let spec = QSpec::new(QType::Int8, true, Granularity::PerTensor);
-        let (shape, values) = if turned {
-            ([2, 3], [1.0, -3.0, 5.0, 2.0, 4.0, -6.0])
-        } else {
-            ([3, 2], [1.0, 2.0, -3.0, 4.0, 5.0, -6.0])
-        };
-        let (values, summed) = (values.to_vec(), usize::from(turned));
-        let (name, energies) = ("w".to_owned(), Vec::new());
-        Weight { node: 0, name, cast: None, spec, shape, values, summed, energies }
-    }
-
-    #[test]
-    fn rows_are_multiplied_and_columns_measured_however_the_matrix_lies() {
-        let factors = [10.0, 0.5, 2.0];
-        for turned in [false, true] {
-            let weight = weight(turned);
-            assert_eq!(weight.of_rows(0.0, |sum, x| sum + x * x), [5.0, 25.0, 61.0]);
-            assert_eq!(weight.columns(&[1.0; 3]), [5.0, 6.0]);
-            assert_eq!(weight.columns(&factors), [10.0, 20.0]);
-            let scaled = weight.scaled(&factors).to_f32().unwrap();
-            let expected =
-                [[10.0, 20.0, -1.5, 2.0, 10.0, -12.0], [10.0, -1.5, 10.0, 20.0, 2.0, -12.0]];
-            assert_eq!(scaled, expected[usize::from(turned)]);
-        }
     }
 }

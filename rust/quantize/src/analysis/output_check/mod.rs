@@ -1,5 +1,7 @@
 //! Measures the output error of a result on a few samples, and warns where it is large.
 
+mod alternatives;
+
 use std::slice;
 use std::time::{Duration, Instant};
 
@@ -14,7 +16,7 @@ use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::report::{CheckedInputs, OutputCheck};
 use crate::{
     CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
-    QuantizeError, Ranges, SensitivityOptions, compare,
+    QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
 };
 
 /// An output with a lower SQNR gets a warning: its error has a tenth of its power.
@@ -66,7 +68,16 @@ impl Quantized {
         let begun = Instant::now();
         let Control { threads, progress } = control;
         let mut check = Check { model, engine, given, threads, progress };
-        let (found, warnings) = match check.measured(self) {
+        let mut found = check.measured(self);
+        if let Ok(measured) = &found
+            && let Some((better, measured)) = check.better(self, ranges, measured)?
+        {
+            let seconds = self.report().seconds;
+            *self = better;
+            self.report_mut().seconds = seconds;
+            found = Ok(measured);
+        }
+        let (found, warnings) = match found {
             Ok(found) => {
                 let warnings = check.warnings(self, ranges, &found)?;
                 (found, warnings)
@@ -121,11 +132,13 @@ impl Check<'_> {
     /// The error of each output.
     fn measured(&mut self, quantized: &Quantized) -> Result<OutputCheck, QuantizeError> {
         let end = Instant::now() + self.budget();
+        let converted = self.converted(quantized)?;
+        let float = converted.as_ref().unwrap_or(self.model);
         let mut samples = Within { samples: self.given.samples.iter(), end, begun: false };
         let control = Control { threads: self.threads, progress: &mut *self.progress };
         let options = CompareOptions::default();
         let found =
-            compare(self.model, quantized.model(), self.engine, &mut samples, &options, control)?;
+            compare(float, quantized.model(), self.engine, &mut samples, &options, control)?;
         Ok(OutputCheck {
             inputs: self.given.inputs,
             samples: found.samples,
@@ -133,6 +146,13 @@ impl Check<'_> {
             outputs: found.outputs,
             failure: None,
         })
+    }
+
+    /// The float model in the opset of the result, if it names no opset: ONNX Runtime refuses such
+    /// models.
+    fn converted(&self, quantized: &Quantized) -> Result<Option<Model>, QuantizeError> {
+        let to = quantized.model().opset("").filter(|_| self.model.proto().opset_import.is_empty());
+        to.map(|to| Ok(convert_opset(self.model, to)?.0)).transpose()
     }
 
     /// A warning for each output whose error is large.

@@ -1,0 +1,123 @@
+//! Other ways to quantize a model that are tried because of what the check measured.
+
+use std::collections::BTreeSet;
+
+use super::{Check, POOR_DB, is_cancelled};
+use crate::apply::Quantized;
+use crate::options::config;
+use crate::plan::Role;
+use crate::report::OutputCheck;
+use crate::{Config, Graph, PreprocessedModel, QuantizeError, Ranges};
+
+/// Weights of fewer bits make convolutions much less accurate than matrix multiplications.
+const CONVOLUTIONS: [&str; 2] = ["Conv", "ConvTranspose"];
+
+/// The bits that convolutions get where fewer are measured to be too few.
+const ENOUGH_BITS: u8 = 8;
+
+impl Check<'_> {
+    /// A result that is measured to be better than this one, if there is a reason to try another.
+    pub(super) fn better(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        measured: &OutputCheck,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let plain = self.without_smoothing(quantized, ranges, measured)?;
+        let (quantized, measured) =
+            plain.as_ref().map_or((quantized, measured), |(plain, found)| (plain, found));
+        let wider = self.with_wider_convolutions(quantized, ranges, measured)?;
+        Ok(wider.or(plain))
+    }
+
+    /// The result without smoothing, if it is better. Smoothing is chosen by the expected error of
+    /// the smoothed products alone.
+    fn without_smoothing(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        smoothed: &OutputCheck,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        if !quantized.is_smoothed() || !self.given.inputs.are_real() {
+            return Ok(None);
+        }
+        let config = Config { smooth: false, ..quantized.report().config.clone() };
+        self.tried(config, ranges, smoothed)
+    }
+
+    /// The result with more bits for convolutions, if the error is large and they have few bits
+    /// that no option sets for them by name or operator.
+    fn with_wider_convolutions(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        measured: &OutputCheck,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let report = quantized.report();
+        let config = &report.config;
+        let few = config.weights.bits();
+        let is_poor = measured.sqnr_db().is_some_and(|db| db < POOR_DB);
+        if !is_poor || few >= u32::from(ENOUGH_BITS) {
+            return Ok(None);
+        }
+        let graph = Graph::of(self.model)?;
+        let op_types: BTreeSet<&str> = graph
+            .nodes
+            .iter()
+            .map(|node| node.op_type.as_str())
+            .filter(|op_type| CONVOLUTIONS.contains(op_type))
+            .filter(|op_type| !is_named(config, op_type))
+            .collect();
+        if op_types.is_empty() {
+            return Ok(None);
+        }
+        let mut wider = config.clone();
+        let qtype = config::signed("bits", ENOUGH_BITS)?;
+        wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), qtype.into())));
+        let Some((mut better, found)) = self.tried(wider, ranges, measured)? else {
+            return Ok(None);
+        };
+        let count = |report: &crate::Report| {
+            let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
+            weights.filter(|(_, how)| how.stored.bits() == u32::from(ENOUGH_BITS)).count()
+        };
+        let names: Vec<&str> = op_types.into_iter().collect();
+        let more = count(better.report()) - count(report);
+        better.report_mut().warnings.push(format!(
+            "{more} weights of {} get {ENOUGH_BITS} bits: with {few} bits an output had an SQNR of \
+             {:.1} dB. block_size=32 makes {few} bits more accurate, and layer_bits={{\"{}\": \
+             {few}}} asks for them all the same",
+            names.join(" and "),
+            measured.sqnr_db().unwrap_or(f64::NAN),
+            names[0],
+        ));
+        Ok(Some((better, found)))
+    }
+
+    /// The model quantized with other options, if its output error is measured to be smaller.
+    fn tried(
+        &mut self,
+        config: Config,
+        ranges: Option<&Ranges>,
+        before: &OutputCheck,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let prepared = PreprocessedModel::of(self.model, config)?;
+        let mut plan = prepared.plan();
+        if let Some(ranges) = ranges {
+            plan = plan.without_unseen(ranges).into_owned();
+        }
+        let other = plan.apply(&prepared.model, ranges)?;
+        let measured = match self.measured(&other) {
+            Ok(measured) => measured,
+            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(_) => return Ok(None),
+        };
+        let is_better = measured.sqnr_db() > before.sqnr_db();
+        Ok(is_better.then_some((other, measured)))
+    }
+}
+
+/// Whether an option names weights of an operator by its type.
+fn is_named(config: &Config, op_type: &str) -> bool {
+    config.layer_types.contains_key(op_type) || config.layer_bits.contains_key(op_type)
+}
