@@ -23,7 +23,14 @@ from ._results.accuracy_control import (
 from ._results.comparison import Comparison, KernelCounts
 from ._results.layer_errors import LayerError, LayerErrors
 from ._results.method_comparison import MethodComparison, MethodRow
-from ._results.metrics import Accuracy, ErrorMetrics, Latency, OutputRow, Speed
+from ._results.metrics import (
+    Accuracy,
+    ErrorMetrics,
+    Latency,
+    LostChannels,
+    OutputRow,
+    Speed,
+)
 from ._results.mixed_precision import LayerWidth, MixedPrecision
 from ._results.model_info import ModelInfo, TensorSpec
 from ._results.opset_conversion import OpsetConversion
@@ -54,6 +61,7 @@ __all__ = [
     "LayerErrors",
     "LayerSensitivity",
     "LayerWidth",
+    "LostChannels",
     "MethodComparison",
     "MethodRow",
     "MixedPrecision",

@@ -8,9 +8,11 @@ import numpy as np
 import onnx
 import oracle
 import pytest
+from graphs import built
 from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
+from quantize_rs.results import LostChannels
 
 
 def layers(*weights: np.ndarray, op_type: str = "MatMul", shared: bool = False) -> bytes:
@@ -140,3 +142,21 @@ def test_weights_that_several_products_share_are_called_slow() -> None:
     for form in ({"output_format": "matmul_nbits", "bits": 4}, {"output_format": "dynamic"}):
         assert not quantize_rs.quantize(source, None, **form).warnings
     assert not quantize_rs.quantize(layers(normal(256, 256)), None).warnings
+
+
+def test_lost_channels_are_found_though_the_whole_output_looks_right() -> None:
+    """Scores from 0 to 1 beside boxes of hundreds, in one output with the weights of both."""
+    rng = np.random.default_rng(0)
+    weight = np.concatenate([rng.normal(0, 40, (32, 8)), rng.normal(0, 0.1, (32, 8))], axis=1)
+    model = built([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}, ["n", 32])
+    report = quantize_rs.quantize(model, None, per_channel=False)
+    assert report.output_check is not None
+    (row,) = report.output_check.outputs
+    assert row.sqnr_db > 30
+    assert row.lost_channels == LostChannels(axis=1, lost=8, channels=16)
+    assert any("`y` loses 8 of 16 channels along axis 1" in found for found in report.warnings)
+    # A scale per channel keeps them.
+    report = quantize_rs.quantize(model, None)
+    assert report.output_check is not None
+    assert report.output_check.outputs[0].lost_channels is None
+    assert not report.warnings

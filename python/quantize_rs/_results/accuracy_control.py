@@ -94,6 +94,8 @@ class OutputCheck:
         The engine that ran the samples; empty if nothing was measured.
     outputs : tuple of OutputRow
         The error of each output.
+    speed : Speed or None
+        The latency of both models on one calibration sample; None if it was not measured.
     failure : str or None
         Why nothing was measured, if nothing was.
     """
@@ -102,6 +104,7 @@ class OutputCheck:
     samples: int
     engine: str
     outputs: tuple[OutputRow, ...]
+    speed: Speed | None
     failure: str | None
 
     @property

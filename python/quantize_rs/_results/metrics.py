@@ -19,6 +19,25 @@ def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
+class LostChannels:
+    """Channels of an output whose error is as large as they are: an SQNR of 0 dB.
+
+    Attributes
+    ----------
+    axis : int
+        The axis of the channels.
+    lost : int
+        The number of channels that are lost.
+    channels : int
+        The number of channels that are not 0.
+    """
+
+    axis: int
+    lost: int
+    channels: int
+
+
+@dataclass(frozen=True, slots=True)
 class OutputRow:
     """The error of one output of the quantized model against the original, over all samples.
 
@@ -33,6 +52,11 @@ class OutputRow:
     top1_agreement : float or None
         The fraction of rows in which both models have the same top-1 class; None for an output that
         does not look like class scores.
+    top1_rows : int
+        The number of these rows; 0 for other outputs.
+    lost_channels : LostChannels or None
+        The channels that are lost, if these are more than a seventh. The error of the whole output
+        may hide them: scores beside boxes in pixels.
     """
 
     name: str
@@ -41,6 +65,8 @@ class OutputRow:
     max_abs: float
     mse: float
     top1_agreement: float | None
+    top1_rows: int = 0
+    lost_channels: LostChannels | None = None
     _adapt = staticmethod(restore_non_finite)
 
 

@@ -108,8 +108,8 @@ pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{
     Accuracy, AccuracyCriteria, Candidate, CheckedInputs, Evaluation, Latencies, Latency,
-    OutputCheck, OutputRow, QuantizedRow, Report, ReportRow, RevertedLayer, Sizes, Speed,
-    StoredBytes, Timings,
+    LostChannels, OutputCheck, OutputRow, QuantizedRow, Report, ReportRow, RevertedLayer, Sizes,
+    Speed, StoredBytes, Timings,
 };
 pub use transform::{
     OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,

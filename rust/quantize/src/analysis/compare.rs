@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
+use super::lost_channels::ChannelErrors;
 use super::pair::{First, Pair, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -192,10 +193,15 @@ fn listed(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(", ") }
 }
 
+/// The number of samples for which the errors of single channels are kept.
+const CHANNEL_SAMPLES: usize = 64;
+
 /// The deviation of one output for one sample.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutputDeviation {
     deviation: Deviation,
+    /// The errors of its channels, for the first samples of a comparison.
+    channels: Vec<ChannelErrors>,
     /// The length of a row.
     classes: usize,
     /// The positions of the highest scores of each row, in the float model and in the quantized
@@ -238,7 +244,12 @@ impl OutputDeviation {
     ) -> OutputDeviation {
         let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
         let classes = shape.last().copied().unwrap_or(0);
-        OutputDeviation { deviation: Deviation::of(wanted, values), classes, highest: both }
+        OutputDeviation {
+            deviation: Deviation::of(wanted, values),
+            channels: Vec::new(),
+            classes,
+            highest: both,
+        }
     }
 }
 
@@ -281,7 +292,11 @@ impl ValueSink for OutputComparer<'_> {
             self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
             return;
         }
-        self.now[output] = OutputDeviation::of(shape, wanted, values, self.scored[output]);
+        let mut found = OutputDeviation::of(shape, wanted, values, self.scored[output]);
+        if self.number < CHANNEL_SAMPLES {
+            found.channels = ChannelErrors::of(shape, wanted, values);
+        }
+        self.now[output] = found;
     }
 }
 
@@ -310,7 +325,20 @@ pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>
     let deviation = of_output().fold(Deviation::default(), |all, one| all.and(one.deviation));
     let pairs = || of_output().filter_map(|one| one.highest.as_ref());
     let same = pairs().flat_map(|(ours, theirs)| ours.iter().zip(&**theirs).map(|(a, b)| a == b));
-    OutputRow { name: name.to_owned(), error: deviation.metrics(), top1_agreement: part(same) }
+    let mut channels: Option<Vec<ChannelErrors>> = None;
+    for output in of_output().take(CHANNEL_SAMPLES) {
+        match &mut channels {
+            Some(all) => ChannelErrors::add(all, &output.channels),
+            None => channels = Some(output.channels.clone()),
+        }
+    }
+    OutputRow {
+        name: name.to_owned(),
+        error: deviation.metrics(),
+        top1_rows: same.clone().count(),
+        top1_agreement: part(same),
+        lost_channels: ChannelErrors::lost(&channels.unwrap_or_default()),
+    }
 }
 
 /// The accuracy, if there are labels.
@@ -401,7 +429,7 @@ impl fmt::Display for Comparison {
             "{:<width$}  {:>8}  {:>10}  {:>11}  {:>10}",
             "output", "SQNR dB", "cosine", "max error", "same top-1"
         )?;
-        for OutputRow { name, error, top1_agreement } in &self.outputs {
+        for OutputRow { name, error, top1_agreement, .. } in &self.outputs {
             let same = top1_agreement.map_or("-".to_owned(), |part| format!("{:.2} %", part * 1e2));
             writeln!(
                 f,

@@ -7,7 +7,7 @@ use quantize_rs_onnx::Model;
 use crate::calibrate::engine::{Engine, Sample, TimedSession};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::report::{Latencies, Latency, Speed};
-use crate::{CalibrationError, QuantizeError};
+use crate::{CalibrationError, Config, QuantizeError};
 
 /// How latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -132,6 +132,19 @@ pub(crate) fn speed(
 ) -> Result<Option<Speed>, QuantizeError> {
     let found = latency(engine, &models, sample, options, go_on)?;
     Ok(found.as_ref().and_then(Speed::of))
+}
+
+/// What may make a result faster.
+pub(crate) fn how_to_be_faster(config: &Config) -> &'static str {
+    if config.activations.is_some() {
+        "compare shows what runs on integers; set the target, or keep the model float"
+    } else if config.computes_on_integers() {
+        "quantizing activations at run time takes time, most of all for convolutions: calibrate, \
+         or keep the layers float that the warnings name"
+    } else {
+        "quantized weights are dequantized before each multiplication: calibrate, so that \
+         activations are quantized too, or use the output format dynamic"
+    }
 }
 
 impl LatencyOptions {

@@ -7,6 +7,7 @@ mod extract;
 mod kernels;
 mod latency;
 mod layer_errors;
+mod lost_channels;
 pub(crate) mod mixed_precision;
 mod outliers;
 mod output_check;

@@ -104,7 +104,7 @@ fn operators(kernels: &Kernels) -> Markup {
 }
 
 fn output(row: &OutputRow) -> Markup {
-    let OutputRow { name: output, error, top1_agreement: same } = row;
+    let OutputRow { name: output, error, top1_agreement: same, .. } = row;
     html! {
         tr.quantized {
             td.name { (name(output)) }

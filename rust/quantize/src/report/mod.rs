@@ -29,8 +29,8 @@ pub use accuracy_control::{Candidate, Evaluation, RevertedLayer};
 pub use accuracy_criteria::AccuracyCriteria;
 pub use latency::{Latencies, Latency};
 pub use output_check::{CheckedInputs, OutputCheck};
-pub use output_row::OutputRow;
 pub(crate) use output_row::worst_sqnr;
+pub use output_row::{LostChannels, OutputRow};
 pub use sizes::Sizes;
 pub use speed::Speed;
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::OutputRow;
 use super::output_row::worst_sqnr;
+use super::{OutputRow, Speed};
 use crate::QuantizeError;
 
 /// Where the samples of an output check come from.
@@ -41,6 +41,9 @@ pub struct OutputCheck {
     pub engine: String,
     /// The error of each float output.
     pub outputs: Vec<OutputRow>,
+    /// The latency of both models, if it was measured.
+    #[serde(default)]
+    pub speed: Option<Speed>,
     /// Why nothing was measured, if nothing was.
     pub failure: Option<String>,
 }
@@ -48,7 +51,8 @@ pub struct OutputCheck {
 impl OutputCheck {
     pub(crate) fn failed(inputs: CheckedInputs, error: &QuantizeError) -> OutputCheck {
         let failure = Some(error.to_string());
-        OutputCheck { inputs, samples: 0, engine: String::new(), outputs: Vec::new(), failure }
+        let (engine, outputs) = (String::new(), Vec::new());
+        OutputCheck { inputs, samples: 0, engine, outputs, speed: None, failure }
     }
 
     /// The SQNR of the worst output, in decibels.
@@ -77,6 +81,10 @@ impl OutputCheck {
             Some(f64::INFINITY) => "no difference".to_owned(),
             Some(db) => format!("SQNR {db:.1} dB{of}"),
         };
-        format!("{measured} on {} ({})", self.on(), self.engine)
+        let speed = self
+            .speed
+            .as_ref()
+            .map_or_else(String::new, |speed| format!(", {:.2} times as fast", speed.speedup));
+        format!("{measured} on {} ({}){speed}", self.on(), self.engine)
     }
 }

@@ -14,6 +14,23 @@ pub struct OutputRow {
     /// The fraction of rows for which both models have the same highest score, for an output that
     /// looks like class scores.
     pub top1_agreement: Option<f64>,
+    /// The number of these rows; 0 for other outputs.
+    #[serde(default)]
+    pub top1_rows: usize,
+    /// The channels that are lost, if these are many: the error of the whole output may hide them.
+    #[serde(default)]
+    pub lost_channels: Option<LostChannels>,
+}
+
+/// Channels of an output whose error is as large as they are: an SQNR of 0 dB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostChannels {
+    /// The axis of the channels.
+    pub axis: usize,
+    /// The number of channels that are lost.
+    pub lost: usize,
+    /// The number of channels that are not 0.
+    pub channels: usize,
 }
 
 /// The SQNR of the worst output.

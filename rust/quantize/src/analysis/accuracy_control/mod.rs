@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use quantize_rs_onnx::Model;
 
+use crate::analysis::latency::how_to_be_faster;
 use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
@@ -199,22 +200,8 @@ impl CandidateEvaluator<'_> {
              ({}, {} thread{plural}); {}. Nothing was written",
             found.engine,
             found.threads,
-            faster(chosen)
+            how_to_be_faster(&chosen.quantized.report().config)
         );
         Err(below(Some(now), Some(float), what))
-    }
-}
-
-/// What may make a result faster.
-fn faster(chosen: &EvaluatedCandidate) -> &'static str {
-    let config = &chosen.quantized.report().config;
-    if config.activations.is_some() {
-        "compare shows what runs on integers; set the target, or keep the model float"
-    } else if config.computes_on_integers() {
-        "quantizing activations at run time takes time, most of all for convolutions: calibrate, \
-         or keep the layers float that the warnings name"
-    } else {
-        "quantized weights are dequantized before each multiplication: calibrate, so that \
-         activations are quantized too, or use the output format dynamic"
     }
 }

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::Model;
 
+use super::latency::how_to_be_faster;
 use super::pair::SliceSamples;
-use super::{not_finite, sensitivity, weight_sensitivity};
+use super::{not_finite, sensitivity, speed, weight_sensitivity};
 use crate::apply::Quantized;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
-use crate::report::{CheckedInputs, OutputCheck};
+use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
-    CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
-    QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
+    CalibrationError, CompareOptions, Format, LatencyOptions, OutputRow, PreprocessedModel,
+    Progress, QuantizeError, Ranges, SensitivityOptions, Speed, compare, convert_opset,
 };
 
 /// An output with a lower SQNR gets a warning: its error has a tenth of its power.
@@ -27,6 +28,18 @@ const MANY_FLIPS: f64 = 0.05;
 
 /// The number of layers that a warning names.
 const LAYERS_SHOWN: usize = 3;
+
+/// A result that takes this many times as long as the float model gets a warning.
+const SLOWER: f64 = 1.1;
+
+/// A float model that takes less time is too small for a latency that can be relied upon.
+const MIN_MILLISECONDS: f64 = 0.2;
+
+/// How latency is measured.
+const LATENCY: LatencyOptions = LatencyOptions { runs: 40, warm_up: 2, threads: 1, seconds: 1.0 };
+
+/// The number of runs of each model that latency takes at least, with those to warm up.
+const MIN_TIMED_RUNS: u32 = 7;
 
 /// The check runs at least this long if there are samples left, and at most a tenth of the
 /// calibration if that is longer.
@@ -78,8 +91,10 @@ impl Quantized {
             found = Ok(measured);
         }
         let (found, warnings) = match found {
-            Ok(found) => {
-                let warnings = check.warnings(self, ranges, &found)?;
+            Ok(mut found) => {
+                let mut warnings = check.warnings(self, ranges, &found)?;
+                found.speed = check.speed(self, begun.elapsed())?;
+                warnings.extend(found.speed.as_ref().and_then(|speed| slower(speed, self)));
                 (found, warnings)
             }
             Err(error) if is_cancelled(&error) => return Err(error),
@@ -144,6 +159,7 @@ impl Check<'_> {
             samples: found.samples,
             engine: found.engine,
             outputs: found.outputs,
+            speed: None,
             failure: None,
         })
     }
@@ -185,6 +201,35 @@ impl Check<'_> {
         Ok(warnings)
     }
 
+    /// The latency of both models on a calibration sample; `None` for models that are too small for
+    /// the clock or take too long, and for engines that models are not deployed on. `took` is the
+    /// time of the check so far, in which each sample ran at least once.
+    fn speed(
+        &mut self,
+        quantized: &Quantized,
+        took: Duration,
+    ) -> Result<Option<Speed>, QuantizeError> {
+        let Some(first) = self.given.samples.first().filter(|_| self.given.inputs.are_real())
+        else {
+            return Ok(None);
+        };
+        let budget = self.budget().saturating_sub(took);
+        #[expect(clippy::cast_possible_truncation, reason = "at most a few samples")]
+        let once = took / self.given.samples.len().max(1) as u32;
+        let least = once * MIN_TIMED_RUNS;
+        if least > budget {
+            return Ok(None);
+        }
+        let mut go_on = || (self.progress)(Progress { done: 0, total: None });
+        let models = [self.model, quantized.model()];
+        match speed(self.engine, models, first, &LATENCY, &mut go_on) {
+            Ok(found) => Ok(found.filter(is_reliable)),
+            Err(error) if is_cancelled(&error) => Err(error),
+            // The outputs are measured, and that is what the check is for.
+            Err(_) => Ok(None),
+        }
+    }
+
     /// The layers that cause the largest error alone, the worst first.
     fn worst_layers(
         &mut self,
@@ -219,6 +264,28 @@ impl Check<'_> {
     }
 }
 
+/// Whether a latency says something about deployed models: tract computes quantized models in
+/// float.
+fn is_reliable(found: &Speed) -> bool {
+    found.original.median_ms >= MIN_MILLISECONDS && found.engine != "tract"
+}
+
+/// A warning if the result takes noticeably longer than the float model.
+fn slower(speed: &Speed, quantized: &Quantized) -> Option<String> {
+    (speed.speedup * SLOWER < 1.0).then(|| {
+        let Speed { original, quantized: now, engine, threads, .. } = speed;
+        let plural = if *threads == 1 { "" } else { "s" };
+        format!(
+            "{:.1} times as slow as the float model here: {:.2} ms, and the float model {:.2} ms \
+             ({engine}, {threads} thread{plural}); {}",
+            1.0 / speed.speedup,
+            now.median_ms,
+            original.median_ms,
+            how_to_be_faster(&quantized.report().config)
+        )
+    })
+}
+
 /// What is poor about an output, if something is.
 fn poor(output: &OutputRow, found: &OutputCheck) -> Option<String> {
     let (name, db) = (&output.name, output.error.sqnr_db);
@@ -227,10 +294,16 @@ fn poor(output: &OutputRow, found: &OutputCheck) -> Option<String> {
             "output `{name}` is far from that of the float model: an SQNR of {db:.1} dB"
         ));
     }
+    if let Some(LostChannels { axis, lost, channels }) = output.lost_channels {
+        return Some(format!(
+            "output `{name}` loses {lost} of {channels} channels along axis {axis}: their error \
+             is as large as they are"
+        ));
+    }
     // Noise belongs to no class.
     let flips = 1.0 - output.top1_agreement.filter(|_| found.inputs.are_real())?;
-    #[allow(clippy::cast_precision_loss)] // at most a few samples
-    let several = flips * found.samples as f64 >= 2.0;
+    #[allow(clippy::cast_precision_loss)] // the rows of a few samples
+    let several = flips * output.top1_rows as f64 >= 2.0;
     (flips > MANY_FLIPS && several).then(|| {
         format!(
             "output `{name}` has its highest score elsewhere in {:.0} % of the rows",

@@ -342,7 +342,13 @@ mod tests {
             kind: "int8".to_owned(),
             elements: 1,
             weight_error: Some(exact),
-            outputs: vec![OutputRow { name: "y".to_owned(), error, top1_agreement: None }],
+            outputs: vec![OutputRow {
+                name: "y".to_owned(),
+                error,
+                top1_agreement: None,
+                top1_rows: 0,
+                lost_channels: None,
+            }],
             score: 0.0,
         };
         let found = Sensitivity {
