@@ -240,7 +240,7 @@ CASES = {
                 attributes=["branch"],
             )
         ],
-        weights=3,
+        weights=2,
     ),
     "a_body_in_a_function": Case(
         [node("Neg", "x", "h"), call("Choose", "h w", "m"), call("Choose", "m w")],

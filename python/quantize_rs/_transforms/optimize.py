@@ -39,6 +39,7 @@ def optimize(
         The passes to run; by default all but ``"widen_floats"``:
 
         - ``"inline_functions"``: replace calls of local functions by their nodes
+        - ``"lift_carried"``: take values out of ``Loop`` and ``Scan`` that they pass on unchanged
         - ``"lift_weights"``: move weights out of subgraphs
         - ``"remove_identity"``: remove nodes that do not change their input
         - ``"store_integers"``: store weights that the model quantizes as integers

@@ -16,6 +16,39 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         1,
     ),
+    "a_weight_that_a_body_carries": (
+        "lift_carried",
+        Odd(
+            [
+                node(
+                    "Scan",
+                    "x w many",
+                    "y last",
+                    num_scan_inputs=1,
+                    body=helper.make_graph(
+                        [
+                            node("Add", "h one", "sum"),
+                            node("MatMul", "sum v", "h_out"),
+                            node("Identity", "v", "v_out"),
+                        ],
+                        "body",
+                        [
+                            helper.make_tensor_value_info("h", TensorProto.FLOAT, [3, 8]),
+                            helper.make_tensor_value_info("v", TensorProto.FLOAT, [8, 8]),
+                            helper.make_tensor_value_info("one", TensorProto.FLOAT, [3, 8]),
+                        ],
+                        [
+                            helper.make_tensor_value_info("h_out", TensorProto.FLOAT, [3, 8]),
+                            helper.make_tensor_value_info("v_out", TensorProto.FLOAT, [8, 8]),
+                        ],
+                    ),
+                )
+            ],
+            {"w": normal(8, 8) / 3, "many": normal(2, 3, 8)},
+            inputs={"x": [3, 8]},
+        ),
+        1,
+    ),
     "weights_in_a_body": (
         "lift_weights",
         Odd(

@@ -3,8 +3,9 @@
 //! dequantized once instead of in each iteration of a loop.
 
 use std::collections::{HashMap, HashSet};
+use std::hash::Hasher;
 
-use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw, TensorProto};
+use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
@@ -12,6 +13,10 @@ use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, constant_of};
+use crate::util::fnv::Fnv;
+
+/// The number of words of a weight that are hashed before weights are compared completely.
+const HASHED_WORDS: usize = 64;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -26,16 +31,27 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     known.for_each(|name| *times.entry(name).or_default() += 1);
     let mut names = Names::of(graph);
     let mut lifted: Lifted<'_> = HashMap::new();
+    let mut moved = Moved::default();
     for (body, tensor, name) in weights {
-        // The name is kept unless several graphs use it.
-        let alone = times.get(name).is_none_or(|times| *times == 1);
-        let new = if alone { name.to_owned() } else { names.fresh(name, "lifted") };
-        let mut tensor: TensorProto = tensor.clone();
-        tensor.name.clone_from(&new);
+        let elements = graph.model.tensor(tensor)?;
+        // Equal weights of several branches are stored once if they are used alike.
+        let usage = bodies.reads(body, name).iter().find_map(|read| read.by);
+        let usage = usage.map(|(node, input)| (node.op_type.as_str(), input));
+        let new = if let Some(first) = moved.equal(&elements, usage) {
+            first
+        } else {
+            // The name is kept unless several graphs use it.
+            let alone = times.get(name).is_none_or(|times| *times == 1);
+            let new = if alone { name.to_owned() } else { names.fresh(name, "lifted") };
+            let mut tensor: TensorProto = tensor.clone();
+            tensor.name.clone_from(&new);
+            changes.edits.push(Edit::AddInitializer(tensor));
+            moved.add(elements, usage, new.clone());
+            new
+        };
         changes
             .did
             .push(format!("moved `{new}` out of subgraph `{}`", called(bodies.all[body].graph)));
-        changes.edits.push(Edit::AddInitializer(tensor));
         let key = std::ptr::from_ref(bodies.all[body].graph);
         lifted.entry(key).or_default().insert(name, new);
     }
@@ -49,6 +65,42 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         }
     }
     Ok(changes)
+}
+
+/// The operator type and the input that read a weight.
+type Usage<'m> = Option<(&'m str, usize)>;
+
+/// The weights that were moved, by a hash of their elements.
+#[derive(Default)]
+struct Moved<'m> {
+    by_hash: HashMap<u64, Vec<(Tensor, Usage<'m>, String)>>,
+}
+
+impl<'m> Moved<'m> {
+    /// The name of an equal weight that is used alike.
+    fn equal(&self, tensor: &Tensor, usage: Usage<'m>) -> Option<String> {
+        let alike = self.by_hash.get(&hash(tensor))?;
+        let same = alike.iter().find(|(other, of, _)| {
+            *of == usage
+                && (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape)
+                && other.data == tensor.data
+        });
+        same.map(|(.., name)| name.clone())
+    }
+
+    fn add(&mut self, tensor: Tensor, usage: Usage<'m>, name: String) {
+        self.by_hash.entry(hash(&tensor)).or_default().push((tensor, usage, name));
+    }
+}
+
+/// A hash of some of the elements.
+fn hash(tensor: &Tensor) -> u64 {
+    let mut hash = Fnv::default();
+    let (words, rest) = tensor.data.as_chunks::<8>();
+    let some = words.iter().step_by(words.len() / HASHED_WORDS + 1);
+    some.for_each(|word| hash.word(u64::from_le_bytes(*word)));
+    hash.write(rest);
+    hash.finish()
 }
 
 /// The new names of the moved weights, by the address of their subgraph and their name there.

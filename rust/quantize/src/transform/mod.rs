@@ -15,6 +15,7 @@ mod fold_constants;
 mod fold_gemm_factors;
 mod fold_shapes;
 mod inline_functions;
+mod lift_carried;
 mod lift_weights;
 mod merge_duplicates;
 mod optimize;
@@ -116,6 +117,13 @@ pub const ALL: &[Pass] = &[
         run: inline_functions::all,
         minimal: Some(inline_functions::with_weights),
         per_tensor: None,
+    },
+    Pass {
+        name: "lift_carried",
+        about: "takes values out of Loop and Scan that each iteration passes on unchanged",
+        stage: PassStage::Always,
+        run: lift_carried::run,
+        minimal: None,
     },
     Pass {
         name: "lift_weights",

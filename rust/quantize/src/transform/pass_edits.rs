@@ -290,46 +290,52 @@ impl<'g, 'm> PassEdits<'g, 'm> {
             }
             let attribute = attribute.edit();
             for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                self.rewire(body.edit(), &HashSet::new());
+                rename_reads(body.edit(), &HashSet::new(), &|name| {
+                    let replaced = self.replacements.contains_key(name);
+                    replaced.then(|| self.current_name(name).to_owned())
+                });
             }
         }
         node
     }
+}
 
-    /// Recursion depth is the nesting depth of subgraphs, which the model reader limits.
-    fn rewire(&self, body: &mut GraphProto, hidden: &HashSet<String>) {
-        let mut own = HashSet::new();
-        defined(body, &mut own);
-        let hidden: HashSet<String> =
-            hidden.iter().cloned().chain(own.into_iter().map(str::to_owned)).collect();
-        let new = |name: &str| {
-            let seen = !hidden.contains(name) && self.replacements.contains_key(name);
-            seen.then(|| self.current_name(name).to_owned())
-        };
-        for node in &mut body.node {
-            if !reads(node).iter().any(|name| new(name).is_some()) {
-                continue;
-            }
-            let node = node.edit();
-            for input in &mut node.input {
-                if let Some(name) = new(input) {
-                    *input = name;
-                }
-            }
-            for attribute in &mut node.attribute {
-                if attribute.subgraphs().next().is_none() {
-                    continue;
-                }
-                let attribute = attribute.edit();
-                for inner in attribute.g.iter_mut().chain(&mut attribute.graphs) {
-                    self.rewire(inner.edit(), &hidden);
-                }
+/// Replaces the names of captured values in a subgraph and its subgraphs. `hidden` are names that
+/// enclosing subgraphs define. The recursion depth is the nesting depth of subgraphs, which the
+/// model reader limits.
+pub(super) fn rename_reads(
+    body: &mut GraphProto,
+    hidden: &HashSet<String>,
+    new: &dyn Fn(&str) -> Option<String>,
+) {
+    let mut own = HashSet::new();
+    defined(body, &mut own);
+    let hidden: HashSet<String> =
+        hidden.iter().cloned().chain(own.into_iter().map(str::to_owned)).collect();
+    let renamed = |name: &str| if hidden.contains(name) { None } else { new(name) };
+    for node in &mut body.node {
+        if !reads(node).iter().any(|name| renamed(name).is_some()) {
+            continue;
+        }
+        let node = node.edit();
+        for input in &mut node.input {
+            if let Some(name) = renamed(input) {
+                *input = name;
             }
         }
-        for output in &mut body.output {
-            if let Some(name) = new(&output.name) {
-                output.edit().name = name;
+        for attribute in &mut node.attribute {
+            if attribute.subgraphs().next().is_none() {
+                continue;
             }
+            let attribute = attribute.edit();
+            for inner in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+                rename_reads(inner.edit(), &hidden, new);
+            }
+        }
+    }
+    for output in &mut body.output {
+        if let Some(name) = renamed(&output.name) {
+            output.edit().name = name;
         }
     }
 }
@@ -343,7 +349,7 @@ fn defined<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
 }
 
 /// The names of the values that a graph and its subgraphs define.
-fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
+pub(super) fn own_names<'a>(graph: &'a GraphProto, names: &mut HashSet<&'a str>) {
     defined(graph, names);
     for node in &graph.node {
         node.subgraphs().for_each(|body| own_names(body, names));

@@ -171,7 +171,7 @@ fn unsqueeze(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
 fn pad(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let named = ["pads", "paddings"].iter().find_map(|name| graph.nodes[node].attribute(name));
     let pads = match named {
-        Some(pads) => pads.ints.clone(),
+        Some(pads) => pads.ints.to_vec(),
         None => given(graph, node, "pads", 1)?,
     };
     pads.iter().all(|pad| *pad == 0).then(|| graph.input(node, 0)).flatten()

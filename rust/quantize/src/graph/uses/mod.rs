@@ -4,13 +4,12 @@
 mod subgraphs;
 mod view;
 
-use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
+use quantize_rs_onnx::{DataType, GraphProto, NodeProto, TensorProto};
 
 use super::ops;
 use super::ops::Slot;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
-use subgraphs::Read;
-pub(crate) use subgraphs::{Subgraphs, made};
+pub(crate) use subgraphs::{Read, Subgraphs, made};
 use view::View;
 
 /// A constant floating-point tensor that could be quantized.
@@ -125,6 +124,27 @@ pub(crate) fn inside<'m>(
     found
 }
 
+/// The floating-point constants with two axes or more that subgraphs define: the subgraph, and the
+/// tensor with its name there.
+pub(crate) fn tensors_inside<'m>(
+    graph: &Graph<'m>,
+) -> Vec<(&'m GraphProto, &'m str, &'m TensorProto)> {
+    let bodies = Subgraphs::of(graph);
+    let mut found = Vec::new();
+    for body in &bodies.all {
+        let initializers = body.graph.initializer.iter().map(|tensor| tensor.name.as_str());
+        let made = body.graph.node.iter().filter_map(|node| node.output.first());
+        for name in initializers.chain(made.map(String::as_str)) {
+            let tensor = body.own.get(name).copied().flatten();
+            let large = |tensor: &&TensorProto| {
+                is_float(tensor) && tensor.dims.iter().filter(|length| **length > 1).count() > 1
+            };
+            found.extend(tensor.filter(large).map(|tensor| (body.graph, name, tensor)));
+        }
+    }
+    found
+}
+
 /// The size in bytes of a floating-point constant in the file. A constant whose only use is a
 /// `Cast` counts for the output of the `Cast`.
 pub(crate) fn bytes(graph: &Graph<'_>, value: ValueId) -> Option<u64> {
@@ -134,7 +154,7 @@ pub(crate) fn bytes(graph: &Graph<'_>, value: ValueId) -> Option<u64> {
     byte_len(anchored(graph, value)?.0)
 }
 
-fn byte_len(tensor: &TensorProto) -> Option<u64> {
+pub(crate) fn byte_len(tensor: &TensorProto) -> Option<u64> {
     let mut lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
     let elements = lengths.try_fold(1_usize, |all, length| all.checked_mul(length?))?;
     tensor.dtype()?.byte_len(elements).map(|bytes| bytes as u64)

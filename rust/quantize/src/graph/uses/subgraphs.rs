@@ -84,12 +84,12 @@ impl<'m> Subgraphs<'m> {
     }
 
     /// The reads of a value of the main graph.
-    pub(super) fn captured(&self, name: &str) -> &[Read<'m>] {
+    pub(crate) fn captured(&self, name: &str) -> &[Read<'m>] {
         self.captured.get(name).map_or(&[], |reads| reads)
     }
 
     /// The reads of a value of a subgraph.
-    pub(super) fn reads(&self, body: usize, name: &str) -> &[Read<'m>] {
+    pub(crate) fn reads(&self, body: usize, name: &str) -> &[Read<'m>] {
         self.all[body].reads.get(name).map_or(&[], |reads| reads)
     }
 
@@ -107,7 +107,7 @@ impl<'m> Subgraphs<'m> {
     }
 
     /// The subgraph that defines a name that is visible in `body`; `None` for the main graph.
-    fn producer(&self, body: usize, name: &str) -> Option<usize> {
+    pub(crate) fn producer(&self, body: usize, name: &str) -> Option<usize> {
         let mut scope = Some(body);
         while let Some(body) = scope {
             if self.all[body].own.contains_key(name) {

@@ -288,7 +288,7 @@ pub(super) fn float(node: &NodeProto, name: &str) -> Result<Option<f32>, String>
 
 /// An integer list attribute, if present.
 pub(super) fn ints<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [i64]>, String> {
-    Ok(own(node, name)?.map(|attribute| attribute.ints.as_slice()))
+    Ok(own(node, name)?.map(|attribute| &*attribute.ints))
 }
 
 /// An integer attribute, if present.
@@ -298,7 +298,7 @@ pub(super) fn maybe_int(node: &NodeProto, name: &str) -> Result<Option<i64>, Str
 
 /// A float list attribute, if present.
 pub(super) fn floats<'n>(node: &'n NodeProto, name: &str) -> Result<Option<&'n [f32]>, String> {
-    Ok(own(node, name)?.map(|attribute| attribute.floats.as_slice()))
+    Ok(own(node, name)?.map(|attribute| &*attribute.floats))
 }
 
 /// A string attribute, or its default.

@@ -46,7 +46,7 @@ impl Call<'_> {
     /// Integers that are an attribute or, in newer opsets, an input.
     fn ints(&self, attribute: &str, input: usize) -> Option<Vec<i64>> {
         match self.node.attribute(attribute) {
-            Some(found) => Some(found.ints.clone()),
+            Some(found) => Some(found.ints.to_vec()),
             None => ints(self.input(input)?),
         }
     }
