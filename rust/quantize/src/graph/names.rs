@@ -4,6 +4,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::graph::Graph;
 
+/// A name that is longer is not repeated in new names, which would be most of a small file.
+const MAX_REPEATED_BYTES: usize = 16;
+
 /// The names of a model, and the names generated so far.
 pub(crate) struct Names<'m> {
     taken: &'m HashSet<&'m str>,
@@ -24,11 +27,26 @@ impl<'m> Names<'m> {
 
     /// Returns `{base}_{suffix}`, followed by a number if that name is taken.
     pub(crate) fn fresh(&mut self, base: &str, suffix: &str) -> String {
-        let plain = format!("{base}_{suffix}");
-        let number = self.next.entry(plain.clone()).or_insert(0);
+        self.numbered(&format!("{base}_{suffix}"), "_", 0)
+    }
+
+    /// As [`Names::fresh`], but does not repeat a long name: the first letter of the suffix and a
+    /// number. For values that are not looked up by name.
+    pub(crate) fn short(&mut self, base: &str, suffix: &str) -> String {
+        match suffix.get(..1).filter(|_| base.len() > MAX_REPEATED_BYTES) {
+            Some(letter) => self.numbered(letter, "", 1),
+            None => self.fresh(base, suffix),
+        }
+    }
+
+    /// The name without a number if `from` is 0 and the name is not taken, otherwise with the first
+    /// number from `from` on that is not taken.
+    fn numbered(&mut self, plain: &str, separator: &str, from: usize) -> String {
+        let number = self.next.entry(plain.to_owned()).or_insert(from);
         let mut name;
         loop {
-            name = if *number == 0 { plain.clone() } else { format!("{plain}_{number}") };
+            name =
+                if *number == 0 { plain.to_owned() } else { format!("{plain}{separator}{number}") };
             *number += 1;
             if !self.taken.contains(name.as_str()) && !self.given.contains(&name) {
                 break;
@@ -36,5 +54,21 @@ impl<'m> Names<'m> {
         }
         self.given.insert(name.clone());
         name
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_is_not_repeated() {
+        let (long, taken) = ("model/block_1/depthwise/BiasAdd:0", HashSet::from(["s2", "y_scale"]));
+        let mut names = Names::beside(&taken);
+        assert_eq!(names.short(long, "scale"), "s1");
+        assert_eq!(names.short(long, "scale"), "s3");
+        assert_eq!(names.short(long, "quantized"), "q1");
+        assert_eq!(names.short("y", "scale"), "y_scale_1");
+        assert_eq!(names.fresh(long, "scale"), format!("{long}_scale"));
     }
 }

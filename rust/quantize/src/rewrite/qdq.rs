@@ -7,7 +7,9 @@
 //!
 //! If activations are quantized, each value of the model adds several names. In small models these
 //! would be most of the file, so equal zero points are shared, zero points of symmetric weights are
-//! omitted where runtimes fuse without them, and new nodes have no names.
+//! omitted where runtimes fuse without them, new nodes have no names, and a long name is not
+//! repeated: its scale is called `s7`, and the value itself `f7` in float and `q7` in integers.
+//! Only the integers of a weight always have its name, by which validation finds it.
 
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
@@ -56,7 +58,10 @@ impl Writer<'_, '_> {
                 self.take_out(id);
                 name.to_owned()
             }
-            Consumers::IntegerOps => self.redirect(id),
+            Consumers::IntegerOps => {
+                let restored = self.names.fresh(name, "dequantized");
+                self.redirect(id, restored)
+            }
             Consumers::AsWeight => self.redirect_weighing(id),
         };
         if !how.spec.qtype.is_scaled() {
@@ -128,10 +133,10 @@ impl Writer<'_, '_> {
         let value = &self.graph.values[id];
         let scale = self.scale(id, params, encoded);
         let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
-        let quantized = self.names.fresh(value.name, "quantized");
+        let quantized = self.names.short(value.name, "quantized");
         let (float, restored) = match value.producer {
             Producer::Node { node, output } if how.consumers == Consumers::All => {
-                let float = self.names.fresh(value.name, "float");
+                let float = self.names.short(value.name, "float");
                 if let Some(gather) = self.gathers.get_mut(&node) {
                     gather.output = Some(float.clone());
                 } else {
@@ -141,7 +146,10 @@ impl Writer<'_, '_> {
                 (float, value.name.to_owned())
             }
             // An input of the model keeps its name as well.
-            _ => (value.name.to_owned(), self.redirect(id)),
+            _ => {
+                let restored = self.names.short(value.name, "dequantized");
+                (value.name.to_owned(), self.redirect(id, restored))
+            }
         };
         let parameters = |first: String| vec![first, scale.clone(), zero_point.clone()];
         let per_tensor = Granularity::PerTensor;
@@ -151,10 +159,9 @@ impl Writer<'_, '_> {
         self.node("DequantizeLinear", value.name, inputs, restored, per_tensor);
     }
 
-    /// A new name for a dequantized value. The consumers that run on integers read it.
-    fn redirect(&mut self, id: ValueId) -> String {
+    /// Makes the consumers that run on integers read `restored`, the dequantized value.
+    fn redirect(&mut self, id: ValueId, restored: String) -> String {
         let value = &self.graph.values[id];
-        let restored = self.names.fresh(value.name, "dequantized");
         for Consumer { node, input } in value.consumers.iter().copied() {
             let takes =
                 ops::rule(self.graph.nodes[node]).is_some_and(|rule| rule.takes_activation(input));
@@ -178,7 +185,7 @@ impl Writer<'_, '_> {
             let output = if alone {
                 value.name.to_owned()
             } else {
-                self.names.fresh(value.name, "dequantized")
+                self.names.short(value.name, "dequantized")
             };
             if !alone {
                 let value = output.clone();
@@ -198,7 +205,10 @@ impl Writer<'_, '_> {
                 _ => Granularity::PerAxis { axis: axes - 1 },
             };
             // The zero point of int32 is 0 and may be omitted.
-            self.dequantize_constant(value.name, output, granularity, &tensor, None);
+            let quantized = self.short_constant(value.name, "quantized", &tensor.quantized);
+            let scale = self.short_constant(value.name, "scale", &tensor.scale);
+            let inputs = vec![quantized, scale];
+            self.node("DequantizeLinear", value.name, inputs, output, granularity);
         }
         if alone
             || nodes.len() == value.consumers.len() && !value.used_in_subgraph && !value.is_output

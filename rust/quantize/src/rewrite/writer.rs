@@ -87,6 +87,13 @@ impl Writer<'_, '_> {
         name
     }
 
+    /// As [`Writer::constant`], with a name that does not repeat a long one.
+    pub(super) fn short_constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
+        let name = self.names.short(base, suffix);
+        self.edits.push(Edit::AddInitializer(TensorProto::new(&name, tensor)));
+        name
+    }
+
     /// The name of a zero point. Equal zero points share one constant.
     pub(super) fn zero_point(&mut self, tensor: &Tensor) -> String {
         let key = (tensor.dtype.number(), tensor.shape.clone(), tensor.data.to_vec());
@@ -110,7 +117,8 @@ impl Writer<'_, '_> {
             return name.clone();
         }
         let root = root.to_owned();
-        let name = self.constant(&root, "scale", &Tensor::from_f32(vec![], &[params.scale]));
+        let scale = Tensor::from_f32(vec![], &[params.scale]);
+        let name = self.short_constant(&root, "scale", &scale);
         self.scales.insert(root, name.clone());
         name
     }
@@ -167,9 +175,17 @@ impl Writer<'_, '_> {
             return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
         }
         let scale = floats_of(scale, &tensor.scale);
-        let mut inputs = vec![quantized, self.constant(base, "scale", &scale)];
+        let mut inputs = vec![quantized, self.scale_of_weight(base, &scale)];
         inputs.extend(zero_point);
         self.node("DequantizeLinear", base, inputs, output, granularity);
+    }
+
+    fn scale_of_weight(&mut self, base: &str, scale: &Tensor) -> String {
+        if self.brief {
+            self.short_constant(base, "scale", scale)
+        } else {
+            self.constant(base, "scale", scale)
+        }
     }
 
     /// As [`Writer::dequantize`], with scales of 8 bits. Scales of two levels are dequantized by
