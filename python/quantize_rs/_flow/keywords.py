@@ -43,6 +43,7 @@ class QuantizeKeywords(TypedDict, total=False):
     smooth: bool
     # Output model
     output_format: str
+    allow_larger: bool
     accuracy_level: int | None
     dynamic_lstm: bool
     target: str | None
@@ -106,6 +107,7 @@ class CalibrateKeywords(TypedDict, total=False):
     smooth: bool
     bias_correction: bool
     # Output model
+    allow_larger: bool
     target: str | None
     # Calibration
     ranges: Ranges | str | os.PathLike[str] | None
@@ -172,6 +174,7 @@ class PlanKeywords(TypedDict, total=False):
     bias_correction: bool
     # Output model
     output_format: str
+    allow_larger: bool
     accuracy_level: int | None
     dynamic_lstm: bool
     target: str | None

@@ -155,6 +155,7 @@ class Model:
         Output model
             - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
               ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+            - `allow_larger`: Write the result even if it is larger than the model.
             - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4
               with activations quantized to 8 bits, which is faster.
             - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's

@@ -256,6 +256,11 @@ class QuantizeOptions:
         `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes
         `MatMul`, `Gemm` and `Conv` in integers and quantizes activations at run time. `fake_quant`
         keeps weights in float, for training. Default: 'qdq'.
+    allow_larger : bool
+        Write the result even if it is larger than the model. Otherwise a result that is more than
+        64 KiB larger is an error, and one that is larger by less gets a warning. Scales and new
+        nodes take more than a small model has to save, and a weight that other operators need in
+        float is stored twice. Default: False.
     accuracy_level : int | None
         How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with activations
         quantized to 8 bits, which is faster. 0 leaves it to ONNX Runtime. Default: ONNX Runtime's
@@ -317,6 +322,7 @@ class QuantizeOptions:
     smooth: bool = True
     bias_correction: bool = True
     output_format: str = "qdq"
+    allow_larger: bool = False
     accuracy_level: int | None = None
     dynamic_lstm: bool = False
     target: str | None = None

@@ -279,6 +279,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize",),
     ),
     Row(
+        name="allow_larger",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="output",
+        default=False,
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="accuracy_level",
         aliases=(),
         cls="QuantizeOptions",

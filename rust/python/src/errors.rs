@@ -29,6 +29,9 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
         QuantizeErrorKind::InvalidTensor { .. } => {
             model("UnsupportedModelError").with("feature", "NaN or infinity in a weight").raise()
         }
+        QuantizeErrorKind::Larger { .. } => model("UnsupportedModelError")
+            .with("feature", "a result smaller than the model")
+            .raise(),
         QuantizeErrorKind::Option { option, what } => {
             // In Python one option has both.
             let option = if option == "layer_types" { "layer_bits" } else { option };

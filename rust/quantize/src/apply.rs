@@ -13,14 +13,23 @@ use crate::encode::{WeightCache, encode_cached};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
+use crate::plan::Consumers;
 use crate::util::cpu;
+use crate::util::text;
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Plan, QuantizeError, Ranges, Report, rewrite};
+use crate::{Format, Plan, QuantizeError, Ranges, Report, rewrite};
 
 /// The warning about a model for processors with VNNI on a processor without.
 const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate \
     on it, and the model is less accurate here than elsewhere; use target x86-avx2 for processors \
     like this one, and target x86 for others";
+
+/// A result that is larger than the model by more is an error. Below this, a model is so small that
+/// its size seldom matters, and quantizing it may have another purpose.
+const TOLERATED_GROWTH_BYTES: u64 = 64 << 10;
+
+/// The number of weights that an error names.
+const NAMES_SHOWN: usize = 3;
 
 /// A quantized model and the report on it.
 #[derive(Clone, Debug)]
@@ -29,6 +38,8 @@ pub struct Quantized {
     report: Report,
     /// Whether channels of some values were scaled down: see [`Config::smooth`](crate::Config).
     is_smoothed: bool,
+    /// The weights that are stored in float, too, because operators need them in float.
+    stored_twice: Vec<String>,
 }
 
 /// A model with its final plan and ranges.
@@ -45,17 +56,20 @@ impl Plan {
     ///
     /// # Errors
     /// NaN or infinity in a weight that an option names (others stay float); ranges that are
-    /// missing or belong to another model.
+    /// missing or belong to another model; a result that is larger than the model by more than 64
+    /// KiB, unless `allow_larger` is true.
     pub fn apply(
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
-        self.apply_cached(model, ranges, None)
+        let quantized = self.apply_cached(model, ranges, None)?;
+        quantized.refuse_larger()?;
+        Ok(quantized)
     }
 
     /// As [`Plan::apply`], with a cache of encoded weights for comparisons that quantize one model
-    /// many times.
+    /// many times, and of any size.
     pub(crate) fn apply_cached(
         &self,
         model: &Model,
@@ -162,7 +176,9 @@ impl Plan {
         }
         report.warnings.extend(postconditions::verify(model, &quantized, self)?);
         report.bytes_after = quantized.byte_len();
-        Ok(Quantized { model: quantized, report, is_smoothed: false })
+        let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);
+        let stored_twice = twice.map(|(value, _)| value.name.clone()).collect();
+        Ok(Quantized { model: quantized, report, is_smoothed: false, stored_twice })
     }
 }
 
@@ -183,6 +199,33 @@ impl Quantized {
     /// The report without the output path.
     pub fn report(&self) -> &Report {
         &self.report
+    }
+
+    /// Refuses a result that is larger than the model, unless the options allow it.
+    pub(crate) fn refuse_larger(&self) -> Result<(), QuantizeError> {
+        let Report { bytes_before: before, bytes_after: after, config, .. } = &self.report;
+        let idle = self.report.quantized().next().is_none();
+        let trained = config.output_format == Format::FakeQuant;
+        if idle || trained || config.allow_larger || *after <= before + TOLERATED_GROWTH_BYTES {
+            return Ok(());
+        }
+        let twice = &self.stored_twice;
+        let exclusion = if twice.is_empty() {
+            String::new()
+        } else {
+            let more = if twice.len() > NAMES_SHOWN { ", …" } else { "" };
+            let names = twice.iter().take(NAMES_SHOWN).map(|name| format!("\"{name}\""));
+            let names = names.collect::<Vec<_>>().join(", ");
+            format!("exclude=[{names}{more}] keeps weights float that would be stored twice, and ")
+        };
+        let what = format!(
+            "the result would be larger than the model: {} instead of {}; {exclusion}\
+             allow_larger=True writes it nevertheless",
+            text::size(*after),
+            text::size(*before),
+        );
+        let (before, after) = (*before, *after);
+        Err(QuantizeError::new(QuantizeErrorKind::Larger { before, after, what }))
     }
 
     /// Writes the model atomically and completes the report.

@@ -317,6 +317,16 @@ pub enum QuantizeErrorKind {
         /// The full message, with suggestions.
         what: String,
     },
+    /// The result would be larger than the model. No file was written.
+    #[error("{what}")]
+    Larger {
+        /// The size of the model in bytes.
+        before: u64,
+        /// The size of the result in bytes.
+        after: u64,
+        /// Both sizes, and what to do.
+        what: String,
+    },
     /// Calibration failed.
     #[error(transparent)]
     Calibration(#[from] CalibrationError),

@@ -68,7 +68,7 @@ pub struct Report {
     pub output_check: Option<OutputCheck>,
     /// Wall-clock seconds of each stage.
     pub seconds: Timings,
-    /// The values of the main graph.
+    /// The values of the main graph, and the matrices of floats that subgraphs define.
     pub values: Vec<ReportRow>,
     /// Notes of calibration: the choice of the engine, or ranges that mean nothing.
     pub notes: Vec<String>,
@@ -228,7 +228,7 @@ impl Report {
             method: ranges.map(|ranges| ranges.method.clone()),
             samples: ranges.map_or(0, |ranges| ranges.samples),
             corrected_biases: encoded.corrected,
-            values: plan.values.iter().map(row).collect(),
+            values: plan.values.iter().map(row).chain(inside_subgraphs(graph)).collect(),
             notes,
             warnings,
             ..Report::default()
@@ -330,6 +330,27 @@ impl std::fmt::Display for Report {
         self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))?;
         self.suggestions().iter().try_for_each(|what| writeln!(f, "suggestion: {what}"))
     }
+}
+
+/// Rows for matrices that subgraphs define. Those that are weights were moved out by a pass.
+fn inside_subgraphs(graph: &Graph<'_>) -> impl Iterator<Item = ReportRow> {
+    uses::tensors_inside(graph).into_iter().map(|(body, name, tensor)| {
+        let body = body.name.as_deref().unwrap_or_default();
+        let why = format!(
+            "it belongs to subgraph `{body}`; only weights that the pass `lift_weights` moves out \
+             are quantized"
+        );
+        let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
+        ReportRow {
+            name: name.to_owned(),
+            role: Role::Weight,
+            dtype: tensor.dtype(),
+            shape: Some(lengths.collect()),
+            bytes_before: uses::byte_len(tensor),
+            quantized: None,
+            why,
+        }
+    })
 }
 
 fn quantized(

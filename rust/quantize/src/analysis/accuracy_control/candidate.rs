@@ -65,7 +65,7 @@ impl<'a> CandidateEvaluator<'a> {
             // Next to float layers, values may be quantized that were not quantized before.
             plan = plan.without_unseen(ranges).into_owned();
         }
-        let quantized = plan.apply(&prepared.model, self.ranges)?;
+        let quantized = plan.apply_cached(&prepared.model, self.ranges, None)?;
         drop(prepared);
         let AccuracyControl { labels, scores, bar, .. } = self.options;
         let options =

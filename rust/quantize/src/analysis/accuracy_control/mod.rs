@@ -101,6 +101,7 @@ pub fn quantize_with_accuracy_control(
     let is_timed = options.bar.require_faster;
     let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
     let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
+    quantized.refuse_larger()?;
     earlier.push(attempt);
     let verified = Evaluation {
         bar: options.bar,

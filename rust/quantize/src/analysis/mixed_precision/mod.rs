@@ -235,7 +235,7 @@ impl WidthSolver<'_> {
             let prepared =
                 PreprocessedModel::of(self.model, Config { weights, ..self.config.clone() })?;
             let plan = prepared.plan();
-            let made = plan.apply(&prepared.model, None)?;
+            let made = plan.apply_cached(&prepared.model, None, None)?;
             let noise = match self.engine {
                 None => BTreeMap::new(),
                 Some(engine) => {
@@ -331,7 +331,7 @@ impl WidthSolver<'_> {
     fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
         let config = with(self.config, &widths(layers, steps));
         let prepared = PreprocessedModel::of(self.model, config)?;
-        prepared.plan().apply(&prepared.model, None)
+        prepared.plan().apply_cached(&prepared.model, None, None)
     }
 
     /// The errors of the outputs, and the engine.
