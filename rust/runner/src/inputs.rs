@@ -27,6 +27,27 @@ pub(crate) fn dims(shape: &[Option<usize>]) -> String {
     format!("[{}]", dims.join(", "))
 }
 
+/// A hint, if a value has one sample along an axis where the model takes several at a time. Such an
+/// axis is one of the first two, as recurrent operators have it.
+pub(crate) fn batch_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
+    let mut axes = expected.iter().zip(shape).enumerate();
+    let differs = |(_, (want, have)): &(usize, (&Option<usize>, &usize))| {
+        want.is_some_and(|want| want != **have)
+    };
+    let (first, second) = (axes.find(differs), axes.find(differs));
+    match (first, second) {
+        (Some((axis @ (0 | 1), (Some(length), 1))), None)
+            if expected.len() == shape.len() && *length > 1 =>
+        {
+            format!(
+                ": the model takes {length} samples at a time along axis {axis}, this is 1; join \
+                 {length} of them along that axis, or export the model with a dynamic axis"
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 /// `` `a`, `b` and 3 more ``
 pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>, shown: usize) -> String {
     let all: Vec<&str> = names.into_iter().collect();
@@ -64,7 +85,10 @@ pub(crate) fn check(specs: &[InputSpec], sample: &Sample) -> Result<(), Calibrat
 fn check_value(spec: &InputSpec, value: &Tensor) -> Result<(), CalibrationError> {
     let fit = spec.shape.as_deref().is_none_or(|shape| fits(shape, &value.shape));
     if spec.dtype.is_some_and(|dtype| dtype != value.dtype) || !fit {
-        let (expected, found) = (describe(spec), format!("{} {:?}", value.dtype, value.shape));
+        let hint =
+            spec.shape.as_deref().map_or_else(String::new, |shape| batch_hint(shape, &value.shape));
+        let found = format!("{} {:?}{hint}", value.dtype, value.shape);
+        let expected = describe(spec);
         let kind = Kind::WrongInput { input: spec.name.clone(), expected, found };
         return Err(CalibrationError::new(kind).at_value(&spec.name));
     }

@@ -1,6 +1,6 @@
 //! Dequantizes stored weights.
 
-use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack};
+use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack, power_of_two};
 use quantize_rs_onnx::{DataType, Tensor};
 
 use crate::graph::elements::{data_type, to_f32};
@@ -143,4 +143,28 @@ fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
     let wide = pack::unpack(bytes, bits, signed, count).into_iter();
     let mask = (1 << bits) - 1;
     wide.map(|code| if signed { i32::from(code) } else { i32::from(code) & mask }).collect()
+}
+
+/// The single float of a tensor.
+pub(crate) fn one_float(tensor: &Tensor) -> Option<f32> {
+    match to_f32(tensor)?[..] {
+        [number] => Some(number),
+        _ => None,
+    }
+}
+
+/// Scales as numbers, for any float type.
+pub(crate) fn scale_floats(tensor: &Tensor) -> Option<Vec<f32>> {
+    if tensor.dtype == DataType::Float8E8M0 {
+        return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());
+    }
+    let narrow = || {
+        let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+        qtype.format().filter(|_| qtype.bits() == 8)?;
+        let unit = [Params { scale: 1.0, zero_point: 0 }];
+        let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
+        layout.check_packed(tensor.data.len(), qtype, 1).ok()?;
+        Some(dequantize(&tensor.data, &layout, &unit, qtype))
+    };
+    to_f32(tensor).or_else(narrow)
 }

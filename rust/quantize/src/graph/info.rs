@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto};
 use serde::Serialize;
 
-use crate::graph::shape_of;
+use crate::graph::{recurrent_batch, shape_of};
 
 /// A summary of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,9 +113,12 @@ pub struct InputSpec {
 }
 
 impl InputSpec {
-    /// The inputs that a caller must provide.
+    /// The inputs that a caller must provide. Their shapes are those that are declared, and lengths
+    /// that recurrent operators fix by the shape of their initial states.
     pub fn of(model: &Model) -> Vec<InputSpec> {
-        inputs(model.graph())
+        let mut inputs = inputs(model.graph());
+        recurrent_batch::fill_in(model, &mut inputs);
+        inputs
     }
 }
 

@@ -7,6 +7,7 @@ mod corrections;
 mod dedup_constants;
 mod dynamic;
 mod fake_quant;
+mod float_weights;
 mod gather;
 mod lstm;
 mod matmul_common;
@@ -25,6 +26,7 @@ use crate::plan::{Plan, Source, ValuePlan};
 use writer::Writer;
 
 pub use dedup_constants::share;
+pub use float_weights::with_float_weights;
 
 /// How an output format writes quantized values. Each model gets its own instance, which can
 /// remember what it wrote.

@@ -15,9 +15,10 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use quantize_rs::rewrite::with_float_weights;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Sample, Session, TimedSession,
-    ValueSink,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, QuantizeError, Sample, Session,
+    TimedSession, ValueSink,
 };
 use quantize_rs_onnx::{DataType, Model, Tensor};
 use tract_onnx::prelude::*;
@@ -31,7 +32,8 @@ use names::NodeNames;
 /// It runs each sample on one thread; for more, run samples on several threads. Operators that
 /// tract does not support, or is known to compute incorrectly, are refused by
 /// [`prepare`](Engine::prepare), all of them in one error. A panic inside tract becomes an error,
-/// and is not printed.
+/// and is not printed. Weights in blocks, in fewer than 8 bits or in 8-bit floats, which tract
+/// cannot read, are dequantized before.
 ///
 /// Inputs must be dense tensors; values inside the subgraphs of `If` and `Scan` cannot be tapped.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,9 +51,13 @@ impl Engine for Tract {
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         keep_to_plain_arithmetic();
-        let bytes = model.to_bytes().map_err(|error| {
+        let unwritten = |error: QuantizeError| {
             failed("the model cannot be written for tract".to_owned()).caused_by(error)
-        })?;
+        };
+        let plain = with_float_weights(model).map_err(unwritten)?;
+        let bytes = plain.as_ref().unwrap_or(model).to_bytes();
+        let bytes = bytes.map_err(|error| unwritten(error.into()))?;
+        drop(plain);
         let inputs = InputSpec::of(model);
         let runner = catch_panic::caught(move || build::runner(bytes, inputs, taps, sample))
             .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;

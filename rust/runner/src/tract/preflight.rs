@@ -142,12 +142,34 @@ const DEFECTS: &[KnownDefect] = &[
     },
 ];
 
+const OF_THE_EXPORT: &str = "ONNX Runtime may: `pip install onnxruntime` and use the engine auto \
+    or onnxruntime, or export the model without them, for opset 13 or later";
+
+/// The remedy if one of the problems may be due to quantization.
+const NOT_OF_THE_EXPORT: &str =
+    "ONNX Runtime may: `pip install onnxruntime` and use the engine auto or onnxruntime";
+
+/// Operators that quantization writes.
+const QUANTIZED_OPS: &[&str] = &[
+    "ConvInteger",
+    "DequantizeLinear",
+    "DynamicQuantizeLSTM",
+    "DynamicQuantizeLinear",
+    "GatherBlockQuantized",
+    "MatMulInteger",
+    "MatMulNBits",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+];
+
 /// Finds all nodes of the model that tract must not run.
 ///
 /// # Errors
 /// Of kind `Unsupported`, with all of the nodes and what to do.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found = Problems { framework, opset: opset(model), nodes: BTreeMap::new() };
+    let mut found =
+        Problems { framework, opset: opset(model), nodes: BTreeMap::new(), quantized: false };
     if found.opset < MIN_OPSET {
         found.add(format!("opset older than {MIN_OPSET}"), &found.opset.to_string());
     }
@@ -161,11 +183,11 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
         format!("{problem} ({})", listed(places.iter().map(String::as_str), 5))
     });
     let problems: Vec<String> = problems.collect();
+    let remedy = if found.quantized { NOT_OF_THE_EXPORT } else { OF_THE_EXPORT };
     Err(CalibrationError::new(CalibrationErrorKind::Unsupported {
         engine: "tract",
         problem: problems.join("; "),
-        remedy: "ONNX Runtime may: `pip install onnxruntime` and use the engine auto or \
-                 onnxruntime, or export the model without them, for opset 13 or later",
+        remedy,
     }))
 }
 
@@ -180,6 +202,8 @@ struct Problems<'a> {
     framework: &'a Onnx,
     opset: i64,
     nodes: BTreeMap<String, Vec<String>>,
+    /// Whether one of them may be due to quantization, and not to the export of the model.
+    quantized: bool,
 }
 
 impl Problems<'_> {
@@ -207,6 +231,7 @@ impl Problems<'_> {
 
     fn node(&mut self, node: &NodeProto, scope: &Scope) {
         let (name, op_type) = (node_name(node), node.op_type.as_str());
+        let before = self.nodes.len();
         let contributed = node.domain == "com.microsoft" && CONTRIB_OPS.contains(&op_type);
         if !is_default(&node.domain) && !contributed {
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
@@ -221,6 +246,7 @@ impl Problems<'_> {
         if op_type == "Cast" {
             self.dtype(i32::try_from(int(node, "to")).unwrap_or(0), name);
         }
+        self.quantized |= self.nodes.len() > before && QUANTIZED_OPS.contains(&op_type);
         for attribute in &node.attribute {
             if attribute.sparse_tensor.is_some() {
                 self.add("sparse constants", name);
@@ -241,6 +267,7 @@ impl Problems<'_> {
     fn dtype(&mut self, number: i32, place: &str) {
         let dtype = DataType::from_number(number);
         if dtype.and_then(datum_type).is_none() {
+            self.quantized |= dtype.is_some_and(|dtype| dtype.bits() < 16);
             let name = dtype.map_or_else(|| format!("number {number}"), |d| d.name().to_owned());
             self.add(format!("element type {name}"), place);
         }

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, power_of_two};
-use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
+use quantize_rs_math::{Granularity, Layout, QType};
+use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation, products};
 use crate::QuantizeError;
-use crate::encode::dequantize::{Cut, Decoded, plain};
-use crate::graph::elements::{data_type, to_f32};
+use crate::encode::dequantize::{Cut, Decoded, one_float, plain, scale_floats};
+use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
@@ -257,9 +257,9 @@ impl Stored {
             Some(scale) => {
                 let whole = match self.whole {
                     None => Some(1.0),
-                    Some(whole) => tensor(whole)?.as_ref().and_then(number),
+                    Some(whole) => tensor(whole)?.as_ref().and_then(one_float),
                 };
-                let scales = tensor(scale)?.as_ref().and_then(floats);
+                let scales = tensor(scale)?.as_ref().and_then(scale_floats);
                 let times = |(scales, whole): (Vec<f32>, f32)| {
                     scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
                 };
@@ -340,28 +340,4 @@ impl Stored {
         let layout = Layout::of(shape, granularity).ok();
         !blocks || layout.is_some_and(|layout| layout.scale_shape() == self.scale_shape(after))
     }
-}
-
-/// The single float of a tensor.
-fn number(tensor: &Tensor) -> Option<f32> {
-    match to_f32(tensor)?[..] {
-        [number] => Some(number),
-        _ => None,
-    }
-}
-
-/// Scales as numbers, for any float type.
-fn floats(tensor: &Tensor) -> Option<Vec<f32>> {
-    if tensor.dtype == DataType::Float8E8M0 {
-        return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());
-    }
-    let narrow = || {
-        let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
-        qtype.format().filter(|_| qtype.bits() == 8)?;
-        let unit = [Params { scale: 1.0, zero_point: 0 }];
-        let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
-        layout.check_packed(tensor.data.len(), qtype, 1).ok()?;
-        Some(dequantize(&tensor.data, &layout, &unit, qtype))
-    };
-    to_f32(tensor).or_else(narrow)
 }
