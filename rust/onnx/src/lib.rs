@@ -39,7 +39,7 @@ pub use model::Model;
 pub use opset::ir_of_opset;
 pub use save::{ExternalDataSplit, Saved};
 pub use schema::{
-    AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto,
+    AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto, Numbers,
     OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };

@@ -15,6 +15,9 @@ const MAX_GRAPH_DEPTH: usize = 32;
 /// The maximum nesting depth of groups in unknown fields.
 const MAX_GROUP_DEPTH: usize = 32;
 
+/// The number of `AttributeProto.strings`.
+const STRINGS: u32 = 9;
+
 /// The value of a field, by wire type.
 #[derive(Clone, Debug)]
 pub(crate) enum Wire {
@@ -197,6 +200,36 @@ impl Reader {
         }))
     }
 
+    /// Makes `field`, the last that was read, include the fields right after it that have the same
+    /// tag. Their values are checked, but not decoded. Numbers in packed form are not joined.
+    pub(crate) fn extend_to_run(&mut self, field: &mut Field) -> Result<(), Error> {
+        let start = field.offset - self.span.offset;
+        let number = field.number;
+        let tag = self.span.bytes[start];
+        // Tags of several bytes are those of no field with many values.
+        if tag & 0x80 != 0 {
+            return Ok(());
+        }
+        let end = self.at;
+        while self.span.bytes.get(self.at) == Some(&tag) {
+            let value = self.at;
+            self.at += 1;
+            match field.wire {
+                Wire::Varint(_) => drop(self.varint(number)?),
+                Wire::Fixed32(_) => drop(self.fixed::<4>(number)?),
+                Wire::Len(_) if number == STRINGS => self.skip_len_delimited(number)?,
+                _ => {
+                    self.at = value;
+                    break;
+                }
+            }
+        }
+        if self.at > end {
+            field.encoded = self.span.bytes.slice(start..self.at);
+        }
+        Ok(())
+    }
+
     fn varint(&mut self, field: u32) -> Result<u64, Error> {
         let start = self.at;
         let mut value = 0u64;
@@ -230,15 +263,24 @@ impl Reader {
     }
 
     fn len_delimited(&mut self, field: u32) -> Result<Span, Error> {
+        let length = self.length(field)?;
+        let bytes = self.span.bytes.slice(self.at..self.at + length);
+        let offset = self.span.offset + self.at;
+        self.at += length;
+        Ok(Span { bytes, offset, depth: self.span.depth })
+    }
+
+    fn skip_len_delimited(&mut self, field: u32) -> Result<(), Error> {
+        self.at += self.length(field)?;
+        Ok(())
+    }
+
+    /// The length of what follows, which the bytes that are left have.
+    fn length(&mut self, field: u32) -> Result<usize, Error> {
         let length = self.varint(field)?;
         let left = self.span.bytes.len() - self.at;
         match usize::try_from(length) {
-            Ok(length) if length <= left => {
-                let bytes = self.span.bytes.slice(self.at..self.at + length);
-                let offset = self.span.offset + self.at;
-                self.at += length;
-                Ok(Span { bytes, offset, depth: self.span.depth })
-            }
+            Ok(length) if length <= left => Ok(length),
             _ => Err(self.wrong(
                 field,
                 self.at,

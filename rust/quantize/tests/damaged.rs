@@ -95,7 +95,8 @@ fn extreme_paddings_prevent_bias_correction() {
         let at = model.graph().node.iter().position(|node| node.op_type == "Conv").unwrap();
         let conv = model.graph().node[at].clone();
         let mut huge = AttributeProto::default();
-        (huge.name, huge.kind, huge.ints) = (name.to_owned(), 7, vec![number; 4]);
+        (huge.name, huge.kind) = (name.to_owned(), 7);
+        huge.ints = vec![number; 4].into();
         let others = conv.attribute.iter().filter(|attribute| attribute.name != name).cloned();
         let attribute = others.chain([Raw::new(huge)]).collect();
         let (input, output) = (conv.input.clone(), conv.output.clone());

@@ -1,8 +1,8 @@
 //! `AttributeProto`: a named constant of a node.
 
 use super::{
-    Bytes, Encode, Error, Field, GraphProto, Message, Raw, Rope, SparseTensorProto, TensorProto,
-    put_messages, put_rest, put_string,
+    Bytes, Encode, Error, Field, GraphProto, Message, Numbers, Raw, Reader, Rope, Span,
+    SparseTensorProto, TensorProto, put_messages, put_rest, put_string,
 };
 
 /// `AttributeProto`: a named constant of a node.
@@ -23,9 +23,9 @@ pub struct AttributeProto {
     /// A graph.
     pub g: Option<Raw<GraphProto>>,
     /// Floats.
-    pub floats: Vec<f32>,
+    pub floats: Numbers<f32>,
     /// Integers.
-    pub ints: Vec<i64>,
+    pub ints: Numbers<i64>,
     /// Tensors.
     pub tensors: Vec<Raw<TensorProto>>,
     /// Graphs.
@@ -35,25 +35,53 @@ pub struct AttributeProto {
     rest: Vec<Bytes>,
 }
 
-message!(AttributeProto, "AttributeProto", self, field, {
-    1 => self.name = field.string()?,
-    2 => self.f = Some(field.float()?),
-    3 => self.i = Some(field.int()?),
-    4 => self.s = Some(field.span()?.bytes.clone()),
-    5 => Raw::read_into(&mut self.t, field.span()?.clone())?,
-    6 => Raw::read_into(&mut self.g, field.span()?.deeper(field)?)?,
-    7 => field.floats_into(&mut self.floats)?,
-    8 => field.ints_into(&mut self.ints)?,
-    10 => self.tensors.push(Raw::read(field.span()?.clone())?),
-    11 => self.graphs.push(Raw::read(field.span()?.deeper(field)?)?),
-    20 => self.kind = field.int32()?,
-    21 => self.ref_attr_name = Some(field.string()?),
-    22 | 23 => {
-        // Sparse tensors are copied as they are, but their data must not be external.
-        Raw::<SparseTensorProto>::read(field.span()?.clone())?;
-        return Ok(false);
-    },
-});
+/// The repeated fields of which a tree ensemble has millions: floats, integers and strings.
+const RUNS: std::ops::RangeInclusive<u32> = 7..=9;
+
+impl Message for AttributeProto {
+    const NAME: &'static str = "AttributeProto";
+
+    fn take(&mut self, field: &Field) -> Result<bool, Error> {
+        match field.number {
+            1 => self.name = field.string()?,
+            2 => self.f = Some(field.float()?),
+            3 => self.i = Some(field.int()?),
+            4 => self.s = Some(field.span()?.bytes.clone()),
+            5 => Raw::read_into(&mut self.t, field.span()?.clone())?,
+            6 => Raw::read_into(&mut self.g, field.span()?.deeper(field)?)?,
+            7 => self.floats.push(field)?,
+            8 => self.ints.push(field)?,
+            10 => self.tensors.push(Raw::read(field.span()?.clone())?),
+            11 => self.graphs.push(Raw::read(field.span()?.deeper(field)?)?),
+            20 => self.kind = field.int32()?,
+            21 => self.ref_attr_name = Some(field.string()?),
+            22 | 23 => {
+                // Sparse tensors are copied as they are, but their data must not be external.
+                Raw::<SparseTensorProto>::read(field.span()?.clone())?;
+                return Ok(false);
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn rest(&mut self) -> &mut Vec<Bytes> {
+        &mut self.rest
+    }
+
+    fn merge(&mut self, span: Span) -> Result<(), Error> {
+        let mut reader = Reader::new(span, Self::NAME);
+        while let Some(mut field) = reader.next_field()? {
+            if RUNS.contains(&field.number) {
+                reader.extend_to_run(&mut field)?;
+            }
+            if !self.take(&field)? {
+                self.rest.push(field.encoded);
+            }
+        }
+        Ok(())
+    }
+}
 
 /// Reads an attribute. One without a name is refused here, so that two bytes cannot allocate
 /// hundreds.
@@ -81,8 +109,8 @@ impl Encode for AttributeProto {
         }
         put_messages(&mut out, 5, self.t.as_slice());
         put_messages(&mut out, 6, self.g.as_slice());
-        self.floats.iter().for_each(|value| out.float(7, *value));
-        self.ints.iter().for_each(|value| out.int(8, *value));
+        self.floats.encode(&mut out, 7);
+        self.ints.encode(&mut out, 8);
         put_messages(&mut out, 10, &self.tensors);
         put_messages(&mut out, 11, &self.graphs);
         out.int(20, i64::from(self.kind));
@@ -100,7 +128,7 @@ impl AttributeProto {
 
     /// A list of integers.
     pub fn ints(name: &str, values: &[i64]) -> AttributeProto {
-        let ints = values.to_vec();
+        let ints = values.to_vec().into();
         AttributeProto { name: name.to_owned(), kind: 7, ints, ..Default::default() }
     }
 
@@ -111,7 +139,7 @@ impl AttributeProto {
 
     /// A list of floats.
     pub fn floats(name: &str, values: &[f32]) -> AttributeProto {
-        let floats = values.to_vec();
+        let floats = values.to_vec().into();
         AttributeProto { name: name.to_owned(), kind: 6, floats, ..Default::default() }
     }
 
@@ -137,7 +165,7 @@ impl AttributeProto {
             (self.s.is_some(), 3),
             (self.t.is_some(), 4),
             (self.g.is_some(), 5),
-            (!self.floats.is_empty(), 6),
+            (self.floats.holds_any(), 6),
             (strings, 8),
             (!self.tensors.is_empty(), 9),
             (!self.graphs.is_empty(), 10),

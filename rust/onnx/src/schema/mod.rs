@@ -135,6 +135,7 @@ mod attribute;
 mod graph;
 mod model;
 mod node;
+mod numbers;
 mod tensor;
 mod types;
 
@@ -142,6 +143,7 @@ pub use attribute::AttributeProto;
 pub use graph::GraphProto;
 pub use model::{FunctionProto, ModelProto, OperatorSetIdProto};
 pub use node::NodeProto;
+pub use numbers::Numbers;
 pub use tensor::{SparseTensorProto, TensorProto};
 pub use types::{Dimension, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto};
 

@@ -71,7 +71,7 @@ pub(crate) fn given(
     input: usize,
 ) -> Option<Vec<i64>> {
     match graph.nodes[node].attribute(attribute) {
-        Some(found) => Some(found.ints.clone()),
+        Some(found) => Some(found.ints.to_vec()),
         None => ints(&fixed(graph, graph.input(node, input)?)?),
     }
 }

@@ -2,12 +2,16 @@
 
 use std::hash::Hasher;
 
+use bytes::Bytes;
 use quantize_rs_onnx::{AttributeProto, GraphProto, Model, NodeProto, Raw, TensorProto};
 
 use crate::util::fnv::Fnv;
 
 /// The number of 8-byte words that are hashed of each constant.
 const HASHED_WORDS: usize = 16;
+
+/// The size from which on the numbers of an attribute are sampled, too.
+const LONG_BYTES: usize = 64 << 10;
 
 /// A 64-bit FNV-1a hash of the model: its structure, its attributes, and a sample of each constant.
 pub(crate) fn fingerprint(model: &Model) -> String {
@@ -40,12 +44,28 @@ impl Print<'_> {
 
     fn attribute(&mut self, attribute: &AttributeProto) {
         self.text(&attribute.name);
-        let floats = attribute.f.iter().chain(&attribute.floats);
-        floats.for_each(|value| self.hash.write_u32(value.to_bits()));
-        attribute.i.iter().chain(&attribute.ints).for_each(|value| self.hash.write_i64(*value));
+        attribute.f.iter().for_each(|value| self.hash.write_u32(value.to_bits()));
+        if !self.long(attribute.floats.encoded()) {
+            attribute.floats.iter().for_each(|value| self.hash.write_u32(value.to_bits()));
+        }
+        attribute.i.iter().for_each(|value| self.hash.write_i64(*value));
+        if !self.long(attribute.ints.encoded()) {
+            attribute.ints.iter().for_each(|value| self.hash.write_i64(*value));
+        }
         attribute.s.iter().for_each(|text| self.hash.write(text));
         attribute.t.iter().chain(&attribute.tensors).for_each(|tensor| self.tensor(tensor));
         attribute.g.iter().chain(&attribute.graphs).for_each(|graph| self.graph(graph));
+    }
+
+    /// Hashes words spread over numbers that are too many to decode. Returns whether they are.
+    fn long(&mut self, encoded: Option<&[Bytes]>) -> bool {
+        let runs = encoded.unwrap_or_default();
+        let long = runs.iter().any(|run| run.len() > LONG_BYTES);
+        for run in runs.iter().filter(|_| long) {
+            self.hash.write_u64(run.len() as u64);
+            self.spread(run);
+        }
+        long
     }
 
     /// Hashes words spread over a constant, so that the weights of a retrained model differ.
@@ -53,7 +73,11 @@ impl Print<'_> {
         self.text(&tensor.name);
         tensor.dims.iter().for_each(|dim| self.hash.write_i64(*dim));
         let Ok(tensor) = self.model.tensor(tensor) else { return };
-        let (words, rest) = tensor.data.as_chunks::<8>();
+        self.spread(&tensor.data);
+    }
+
+    fn spread(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
         for word in words.iter().step_by(words.len() / HASHED_WORDS + 1) {
             self.hash.word(u64::from_le_bytes(*word));
         }

@@ -368,7 +368,7 @@ pub(super) fn equal(one: &AttributeProto, other: &AttributeProto) -> bool {
     one.f.map(f32::to_bits) == other.f.map(f32::to_bits)
         && one.i == other.i
         && one.s == other.s
-        && one.ints == other.ints
+        && *one.ints == *other.ints
         && bits(&one.floats) == bits(&other.floats)
         && tensors(one) == tensors(other)
 }

@@ -79,7 +79,7 @@ impl<'m> Call<'_, 'm> {
     }
 
     pub(super) fn ints(&self, name: &str) -> Option<&'m [i64]> {
-        self.attribute(name).map(|attribute| attribute.ints.as_slice())
+        self.attribute(name).map(|attribute| &*attribute.ints)
     }
 
     pub(super) fn string(&self, name: &str) -> Option<&'m str> {

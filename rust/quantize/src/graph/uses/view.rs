@@ -54,7 +54,7 @@ impl View {
         }
         // Since opset 13, `axes` is an input.
         let listed = || match node.attribute("axes") {
-            Some(axes) => Some(axes.ints.clone()),
+            Some(axes) => Some(axes.ints.to_vec()),
             None => ints(1),
         };
         match node.op_type.as_str() {

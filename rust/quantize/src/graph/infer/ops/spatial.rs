@@ -65,7 +65,7 @@ fn times_f32(length: i64, scale: f32) -> Option<i64> {
 fn upsample(call: &Call<'_, '_>) -> Option<Shape> {
     let x = call.shape(0)?;
     let scales = match (call.attribute("scales"), call.attribute("height_scale")) {
-        (Some(scales), _) => Some(scales.floats.clone()),
+        (Some(scales), _) => Some(scales.floats.to_vec()),
         (None, Some(height)) => {
             let width = call.attribute("width_scale")?.f?;
             Some(vec![1.0, 1.0, height.f?, width])

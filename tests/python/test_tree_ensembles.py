@@ -1,0 +1,84 @@
+"""What is not quantized is not read: the attributes of a tree ensemble are only copied."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+NODES = 300_000
+
+MODEL = f"""
+import numpy as np
+from onnx import TensorProto, helper
+nodes, ids = {NODES}, np.arange({NODES})
+trees = dict(
+    nodes_treeids=(ids // 1000).tolist(),
+    nodes_nodeids=(ids % 1000).tolist(),
+    nodes_featureids=(ids % 20).tolist(),
+    nodes_values=np.linspace(-1, 1, nodes).astype(np.float32).tolist(),
+    nodes_modes=["BRANCH_LEQ" if at % 2 else "LEAF" for at in range(nodes)],
+    nodes_truenodeids=((2 * ids + 1) % 1000).tolist(),
+    nodes_falsenodeids=((2 * ids + 2) % 1000).tolist(),
+    class_treeids=(ids // 1000).tolist(),
+    class_nodeids=(ids % 1000).tolist(),
+    class_ids=[0] * nodes,
+    class_weights=np.linspace(0, 1, nodes).astype(np.float32).tolist(),
+    classlabels_int64s=[0, 1],
+)
+name = "TreeEnsembleClassifier"
+node = helper.make_node(name, ["x"], ["label", "scores"], domain="ai.onnx.ml", **trees)
+value = helper.make_tensor_value_info
+graph = helper.make_graph(
+    [node],
+    "trees",
+    [value("x", TensorProto.FLOAT, ["count", 20])],
+    [value("label", TensorProto.INT64, ["count"]), value("scores", TensorProto.FLOAT, None)],
+)
+opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+open(PATH, "wb").write(model.SerializeToString())
+"""
+
+MEASURED = """
+import threading, time
+import quantize_rs
+def anonymous():
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
+def watch():
+    while not stop.is_set():
+        peak[0] = max(peak[0], anonymous())
+        time.sleep(0.001)
+# What the first call loads.
+quantize_rs.quantize(quantize_rs.examples.digits().model, None)
+stop, peak, before = threading.Event(), [0], anonymous()
+thread = threading.Thread(target=watch)
+thread.start()
+info = quantize_rs.model_info(PATH)
+report = quantize_rs.quantize(PATH, OUT)
+stop.set()
+thread.join()
+assert [row for row in report.values if row.quantized] == []
+print(peak[0] - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is read from /proc")
+def test_a_tree_ensemble_takes_no_memory(tmp_path: Path) -> None:
+    path, out = tmp_path / "trees.onnx", tmp_path / "out.onnx"
+
+    def run(code: str) -> str:
+        names = f"PATH, OUT = {str(path)!r}, {str(out)!r}\n"
+        command = [sys.executable, "-c", names + code]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+    run(MODEL)
+    size = path.stat().st_size
+    assert size > 11e6
+    grown = int(run(MEASURED).split()[-1])
+    # Decoded, the lists would take three times the size of the file.
+    assert grown < 0.3 * size
+    assert out.read_bytes() == path.read_bytes()
