@@ -20,7 +20,8 @@ HIDDEN = 160
 
 
 def weight(rng: np.random.Generator, *shape: int) -> Array:
-    return (rng.normal(0, 1, shape) / np.sqrt(shape[-1])).astype(np.float32)
+    made: Array = (rng.normal(0, 1, shape) / np.sqrt(shape[-1])).astype(np.float32)
+    return made
 
 
 def value(name: str, kind: int = TensorProto.FLOAT, shape: Any = None) -> onnx.ValueInfoProto:
@@ -71,7 +72,7 @@ def branches(*, outside: bool) -> bytes:
     inputs = [value("x", shape=["time", "batch", 40]), value("when", TensorProto.BOOL, [])]
     graph = helper.make_graph(nodes, "branches", inputs, [value("y")], tensors)
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 @pytest.mark.parametrize("outside", [False, True])
@@ -109,7 +110,7 @@ def table(*, shared: bool) -> bytes:
     inputs = [value("x", shape=["batch", 128])]
     graph = helper.make_graph(nodes, "table", inputs, [value("y")], tensors)
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def test_a_part_of_a_weight_is_computed_in_advance_only_if_that_replaces_the_weight() -> None:
@@ -125,7 +126,7 @@ def carried(op_type: str, *, by_identity: bool, swapped: bool = False) -> bytes:
     """A Loop or a Scan whose two weights come in as state and go out as they came."""
     rng = np.random.default_rng(5)
     weights = {"v": weight(rng, 64, 256), "w": weight(rng, 256, 64)}
-    state = {"h": [3, 64], "v_in": [64, 256], "w_in": [256, 64]}
+    state: dict[str, Any] = {"h": [3, 64], "v_in": [64, 256], "w_in": [256, 64]}
     nodes = [
         node("MatMul", "h v_in", "up"),
         node("Tanh", "up", "bent"),
@@ -159,7 +160,7 @@ def carried(op_type: str, *, by_identity: bool, swapped: bool = False) -> bytes:
     inputs = [value("x", shape=[3, 64])]
     graph = helper.make_graph([loop], "carried", inputs, outputs, list(tensors.values()))
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 @pytest.mark.parametrize("op_type", ["Loop", "Scan"])
@@ -210,7 +211,7 @@ def read_twice(rows: int) -> bytes:
     outputs = [value("y"), value("w")]
     graph = helper.make_graph(nodes, "twice", inputs, outputs, tensors)
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 def test_a_larger_result_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
@@ -246,16 +247,16 @@ def test_long_names_are_not_repeated() -> None:
     opsets = [helper.make_opsetid("", 17)]
     proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     data = rng.normal(0, 1, (16, 4, 8, 8)).astype(np.float32)
-    made = quantize_rs.quantize_with_calibration(proto.SerializeToString(), None, data)
-    assert made.model is not None
-    after = onnx.load_from_string(made.model)
+    report = quantize_rs.quantize_with_calibration(proto.SerializeToString(), None, data)
+    assert report.model is not None
+    after = onnx.load_from_string(report.model)
     assert _names(after) < 1.5 * _names(proto)
     # The names that the model has stay, and so does the link from a weight to its integers.
     produced = {name for one in after.graph.node for name in one.output}
     assert {name for one in nodes for name in one.output} <= produced
     constants = {tensor.name for tensor in after.graph.initializer}
-    assert {f"{row.name}_quantized" for row in made.weights} <= constants
-    assert not quantize_rs.validate(proto.SerializeToString(), made.model).problems
+    assert {f"{row.name}_quantized" for row in report.weights} <= constants
+    assert not quantize_rs.validate(proto.SerializeToString(), report.model).problems
 
 
 def _names(model: onnx.ModelProto) -> int:
@@ -263,3 +264,35 @@ def _names(model: onnx.ModelProto) -> int:
     nodes = model.graph.node
     names = [name for one in nodes for name in (one.name, *one.input, *one.output)]
     return sum(map(len, [*names, *(tensor.name for tensor in model.graph.initializer)]))
+
+
+def test_the_report_counts_the_weights_that_branches_keep() -> None:
+    rng = np.random.default_rng(9)
+    branches = {
+        name: helper.make_graph(
+            [node("MatMul", f"x {name}_w", f"{name}_y")],
+            name,
+            [],
+            [value(f"{name}_y"), value(f"{name}_w")],
+            [numpy_helper.from_array(weight(rng, 64, 32), f"{name}_w")],
+        )
+        for name in ("then", "other")
+    }
+    made = {"then_branch": branches["then"], "else_branch": branches["other"]}
+    nodes = [node("MatMul", "x v", "z"), node("If", "when", "y w", **made)]
+    inputs = [value("x", shape=["batch", 64]), value("when", TensorProto.BOOL, [])]
+    tensors = [numpy_helper.from_array(weight(rng, 64, 32), "v")]
+    outputs = [value("y"), value("w"), value("z")]
+    graph = helper.make_graph(nodes, "kept", inputs, outputs, tensors)
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    report = quantize_rs.quantize(model, None)
+    assert {row.name: row.quantized for row in report.weights} == {
+        "v": True,
+        "then_w": False,
+        "other_w": False,
+    }
+    why = next(row.why for row in report.weights if row.name == "then_w")
+    assert "subgraph `then`" in why
+    assert report.sizes.kept == 2 * 64 * 32 * 4
+    assert "1 of 3 weights quantized" in str(report)

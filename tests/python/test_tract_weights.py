@@ -46,7 +46,7 @@ def model(weights: dict[str, Array] = WEIGHTS) -> bytes:
         tensors,
     )
     opsets = [helper.make_opsetid("", 21)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
 
 
 IDS = rng.integers(0, 50, 40).astype(np.int64)
@@ -74,6 +74,7 @@ def test_every_format_runs_in_tract(name: str) -> None:
     made = quantize_rs.quantize(
         model(), None, calibration_data=data, engine="tract", **FORMATS[name]
     )
+    assert made.model is not None
     assert made.output_check is not None
     assert made.output_check.failure is None
     assert made.output_check.engine == "tract"
@@ -115,7 +116,7 @@ def lstm(batch: int | str, state: int | None) -> bytes:
         [numpy_helper.from_array(array, name) for name, array in tensors.items()],
     )
     opsets = [helper.make_opsetid("", 17)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
 
 
 @pytest.mark.parametrize("engine", ["tract", "onnxruntime"])

@@ -165,6 +165,7 @@ class MatMulNBitsQuantizer:
                 exclude=check.names("nodes_to_exclude", nodes_to_exclude),
                 op_types=check.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
                 output_format="matmul_nbits" if blocks else "qdq",
+                allow_larger=True,  # as with onnxruntime
             )
         self._done: Quantized | None = None
 

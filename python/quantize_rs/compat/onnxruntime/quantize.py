@@ -58,6 +58,8 @@ def _plan_options(
         "op_types": op_types_of(op_types),
         "exclude": check.names("nodes_to_exclude", exclude),
         "include": check.names("nodes_to_quantize", include) or None,
+        # onnxruntime writes a result of any size.
+        "allow_larger": True,
     } | extra
 
 

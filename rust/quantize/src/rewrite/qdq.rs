@@ -7,9 +7,10 @@
 //!
 //! If activations are quantized, each value of the model adds several names. In small models these
 //! would be most of the file, so equal zero points are shared, zero points of symmetric weights are
-//! omitted where runtimes fuse without them, new nodes have no names, and a long name is not
-//! repeated: its scale is called `s7`, and the value itself `f7` in float and `q7` in integers.
-//! Only the integers of a weight always have its name, by which validation finds it.
+//! omitted where runtimes fuse without them, and new nodes have no names.
+//!
+//! A long name is not repeated: its scale is called `s7`, the value itself `f7` in float and `q7`
+//! in integers. Only the integers of a weight always have its name, by which validation finds it.
 
 use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
@@ -72,7 +73,7 @@ impl Writer<'_, '_> {
             // The zero point of floats is always 0. Writing it would take half the size of the
             // scales.
             _ if !how.spec.scales.are_wide() => None,
-            (false, _) => Some(self.constant(name, "zp", &tensor.zero_point)),
+            (false, _) => Some(self.short_constant(name, "zp", &tensor.zero_point)),
             (true, true) => Some(self.zero_point(&tensor.zero_point)),
             (true, false) => None,
         };
@@ -222,7 +223,7 @@ impl Writer<'_, '_> {
         let base = self.graph.values[id].name;
         let dtype = uses::float_type(self.graph, id).unwrap_or(DataType::Float);
         let to = i64::from(dtype.number());
-        let name = if self.brief { String::new() } else { self.names.fresh(base, "Cast") };
+        let name = if self.brief { String::new() } else { self.names.short(base, "Cast") };
         let attribute = vec![Raw::new(AttributeProto::int("to", to))];
         self.edits.push(Edit::AddNode(NodeProto::new(
             name,

@@ -142,7 +142,7 @@ impl Writer<'_, '_> {
         output: String,
         attribute: Vec<Raw<AttributeProto>>,
     ) {
-        let name = if self.brief { String::new() } else { self.names.fresh(base, op_type) };
+        let name = if self.brief { String::new() } else { self.names.short(base, op_type) };
         let node = NodeProto::new(name, op_type, input, vec![output], attribute);
         self.edits.push(Edit::AddNode(node));
     }
@@ -175,17 +175,9 @@ impl Writer<'_, '_> {
             return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
         }
         let scale = floats_of(scale, &tensor.scale);
-        let mut inputs = vec![quantized, self.scale_of_weight(base, &scale)];
+        let mut inputs = vec![quantized, self.short_constant(base, "scale", &scale)];
         inputs.extend(zero_point);
         self.node("DequantizeLinear", base, inputs, output, granularity);
-    }
-
-    fn scale_of_weight(&mut self, base: &str, scale: &Tensor) -> String {
-        if self.brief {
-            self.short_constant(base, "scale", scale)
-        } else {
-            self.constant(base, "scale", scale)
-        }
     }
 
     /// As [`Writer::dequantize`], with scales of 8 bits. Scales of two levels are dequantized by
