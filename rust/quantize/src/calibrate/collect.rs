@@ -10,7 +10,7 @@ use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::evaluate::{RecordedOutputs, float_outputs, record};
-use super::retained::RetainedSamples;
+use super::retained::{RetainedSamples, is_held_back};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use crate::encode::bias_correction::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
@@ -19,9 +19,6 @@ use crate::graph::value_range::{bounds, limits};
 use crate::plan::Source;
 use crate::ranges::ObservedRange;
 use crate::{CalibrationError, Plan, Ranges};
-
-/// One of this many samples is held back for the evaluation of methods.
-const HOLD_BACK_ONE_OF: u64 = 4;
 
 /// A value to observe, and what to collect of it.
 #[derive(Clone, Debug)]
@@ -239,7 +236,7 @@ impl ValueObserver for Collector<'_> {
         let Some((kept, outputs)) = self.kept else { return };
         self.shown = vec![Vec::new(); outputs.len()];
         let key = sample.key();
-        self.holding = key.is_multiple_of(HOLD_BACK_ONE_OF);
+        self.holding = is_held_back(key);
         self.held_back_samples += usize::from(self.holding);
         let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
         kept.keep((!self.holding, key), sample.clone());

@@ -11,8 +11,16 @@ pub(super) const MAX_RETAINED: usize = 16;
 /// The maximum size of all kept samples together in bytes; a single sample may be larger.
 const MAX_RETAINED_BYTES: usize = 64 << 20;
 
+/// One of this many samples is held back for the evaluation of methods.
+const HOLD_BACK_ONE_OF: u64 = 4;
+
 /// The rank of a sample: samples held back first, then by content.
 pub(super) type Rank = (bool, u64);
+
+/// Whether the sample with this key is held back, if some are.
+pub(super) fn is_held_back(key: u64) -> bool {
+    key.is_multiple_of(HOLD_BACK_ONE_OF)
+}
 
 /// The samples of the lowest ranks that fit. The result does not depend on the order of arrival.
 #[derive(Default)]
@@ -72,7 +80,9 @@ impl Samples for RetainingSamples<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         let sample = self.samples.next_sample();
         if let Some(Ok(sample)) = &sample {
-            self.kept.keep((false, sample.key()), sample.clone());
+            // In the order in which calibration keeps them, so that both share their memory.
+            let key = sample.key();
+            self.kept.keep((!is_held_back(key), key), sample.clone());
         }
         sample
     }

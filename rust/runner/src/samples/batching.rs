@@ -5,7 +5,7 @@ use quantize_rs_onnx::Tensor;
 
 use super::rows::Rows;
 use super::{BoxedSamples, convert, data};
-use crate::inputs::{describe, dims, elements, fits, listed, mismatch};
+use crate::inputs::{batch_hint, describe, dims, elements, fits, listed, mismatch};
 
 /// Which of the arrays called `names` belongs to each input: their positions, in the order of the
 /// inputs.
@@ -119,7 +119,8 @@ impl Column {
         }
         if total % step != 0 && whole < limit {
             return Err(mismatch(format!(
-                "input `{}` takes {step} rows at a time, the array has {total}: {} are left over",
+                "input `{}` takes {step} rows at a time, the array has {total}: {} are left over, \
+                 pass a multiple of {step}",
                 input.name,
                 total % step,
             ))
@@ -136,18 +137,6 @@ impl Column {
         convert(value, self.input.dtype.unwrap_or(dtype), &self.input.name)
             .map_err(|error| if *what == self.input.name { error } else { error.in_file(what) })
     }
-}
-
-/// Rows of an array of this shape that this many samples need.
-pub(super) fn rows_needed(
-    input: &InputSpec,
-    what: &str,
-    array: &[usize],
-    limit: Option<usize>,
-) -> Result<usize, CalibrationError> {
-    let (_, step) = sample_shape(input, what, array)?;
-    let total = array.first().copied().unwrap_or(0);
-    Ok(limit.map_or(total, |limit| limit.saturating_mul(step).min(total)))
 }
 
 /// The shape of the input in one sample of an array of this shape, and the rows that the sample
@@ -178,7 +167,7 @@ fn sample_shape(
     let expects = describe(input);
     let name = &input.name;
     let message = if array.len() == expected.len() || array.len() == expected.len() + 1 {
-        let hint = layout_hint(expected, &shape);
+        let hint = layout_hint(expected, &shape) + &batch_hint(expected, &shape);
         format!(
             "input `{name}` expects {expects}, samples of the array {array:?} are {shape:?}{hint}"
         )

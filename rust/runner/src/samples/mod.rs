@@ -6,6 +6,7 @@
 mod batching;
 mod convert;
 mod diagnostics;
+mod fortran;
 mod images;
 mod iterables;
 mod npy;
@@ -62,8 +63,8 @@ pub const FORMATS: &[Format] = &[npy::FORMAT, npz::FORMAT, safetensors::FORMAT];
 /// with default options.
 ///
 /// Arrays are divided into samples as by [`from_arrays`]; `limit` is the maximum number of samples.
-/// Files are read sample by sample, except `.npz`, whose requested samples are held in memory, and
-/// arrays in Fortran order, in which the elements of a sample are not contiguous.
+/// Files are read sample by sample. Arrays in Fortran order, in which the elements of a sample are
+/// not contiguous, are rearranged first, large ones in a temporary file.
 ///
 /// # Errors
 /// [`CalibrationError`] with the name of the file. If it could not be opened or read, the source is

@@ -6,12 +6,11 @@
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use bytes::Bytes;
 use quantize_rs::{CalibrationError, InputSpec};
 use quantize_rs_onnx::DataType;
 
 use super::rows::{Rows, Source};
-use super::{BoxedSamples, Format, batching, data, io_error, open_file};
+use super::{BoxedSamples, Format, batching, data, open_file};
 use crate::inputs::byte_len;
 
 pub(super) const FORMAT: Format =
@@ -33,16 +32,7 @@ fn open(
     let (file, length) = open_file(path)?;
     let mut reader = BufReader::new(file);
     let header = read_header(&mut reader, length, &what)?;
-    let rows = if header.fortran {
-        // The first axis is scattered over the whole file; `available` is at most its length.
-        let mut bytes = Vec::new();
-        reader.read_to_end(&mut bytes).map_err(|error| io_error(path, error))?;
-        header.into_rows(&what, bytes)?
-    } else {
-        let available = length - header.data_start;
-        let source = Source::File(reader);
-        Rows::new(&what, header.dtype, header.big_endian, header.shape, available, source)?
-    };
+    let rows = header.rows(&what, length, Box::new(reader))?;
     batching::samples(vec![rows], inputs, limit)
 }
 
@@ -62,17 +52,17 @@ impl Header {
         byte_len(self.dtype, &self.shape)
     }
 
-    /// The rows of elements in memory.
-    pub(super) fn into_rows(self, what: &str, bytes: Vec<u8>) -> Result<Rows, CalibrationError> {
-        let available = bytes.len() as u64;
-        let right_length = self.data_len() == Some(bytes.len());
-        let bytes = if self.fortran && right_length {
-            c_order(&bytes, &self.shape, self.dtype.bits() / 8)
-        } else {
-            bytes
-        };
-        let source = Source::Memory(Bytes::from(bytes));
-        Rows::new(what, self.dtype, self.big_endian, self.shape, available, source)
+    /// The rows of the elements that `reader` reads next. The header and they have `length` bytes.
+    pub(super) fn rows(
+        self,
+        what: &str,
+        length: u64,
+        reader: Box<dyn Read + Send>,
+    ) -> Result<Rows, CalibrationError> {
+        let available = length - self.data_start;
+        let source = Source::Stream(reader);
+        let rows = Rows::new(what, self.dtype, self.big_endian, self.shape, available, source)?;
+        if self.fortran { rows.in_fortran_order() } else { Ok(rows) }
     }
 }
 
@@ -189,30 +179,6 @@ fn element_type(descr: &str) -> Option<(DataType, bool)> {
         _ => return None,
     };
     matches!(order, "<" | ">" | "|" | "=").then_some((dtype, order == ">"))
-}
-
-/// The elements in C order, from Fortran order, in which the first axis is contiguous.
-fn c_order(elements: &[u8], shape: &[usize], size: usize) -> Vec<u8> {
-    let mut strides = Vec::with_capacity(shape.len());
-    let mut stride = size;
-    for length in shape {
-        strides.push(stride);
-        stride *= length; // at most the length of `elements`
-    }
-    let mut ordered = Vec::with_capacity(elements.len());
-    let mut index = vec![0; shape.len()];
-    while ordered.len() < elements.len() {
-        let start: usize = index.iter().zip(&strides).map(|(i, stride)| i * stride).sum();
-        ordered.extend_from_slice(&elements[start..start + size]);
-        for axis in (0..shape.len()).rev() {
-            index[axis] += 1;
-            if index[axis] < shape[axis] {
-                break;
-            }
-            index[axis] = 0;
-        }
-    }
-    ordered
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
 //! An array that is read row by row along its first axis, from memory or from a file.
 
-use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{self, Read};
 
 use bytes::Bytes;
 use quantize_rs::CalibrationError;
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::data;
+use super::fortran::{self, Rearranged};
 use crate::inputs;
 
 /// An array with checked sizes, read up to some row.
@@ -18,13 +18,16 @@ pub(super) struct Rows {
     pub(super) shape: Vec<usize>,
     row_bytes: usize,
     big_endian: bool,
+    /// Whether the elements of a row are in Fortran order.
+    fortran: bool,
     source: Source,
 }
 
-/// The elements, in C order.
+/// The elements, row by row.
 pub(super) enum Source {
     Memory(Bytes),
-    File(BufReader<File>),
+    /// A file, or a decoder of a part of one.
+    Stream(Box<dyn Read + Send>),
 }
 
 impl Rows {
@@ -51,7 +54,24 @@ impl Rows {
                 "shape {shape:?} of {dtype} takes {bytes} bytes, there are {available}"
             ));
         }
-        Ok(Rows { what: what.to_owned(), dtype, shape, row_bytes, big_endian, source })
+        let (what, fortran) = (what.to_owned(), false);
+        Ok(Rows { what, dtype, shape, row_bytes, big_endian, fortran, source })
+    }
+
+    /// The same rows, whose elements are in Fortran order in the source.
+    pub(super) fn in_fortran_order(mut self) -> Result<Rows, CalibrationError> {
+        let (rows, width) = (self.shape.first().copied().unwrap_or(0), self.dtype.bits() / 8);
+        if let Source::Stream(reader) = &mut self.source
+            && rows > 0
+            && self.row_bytes > 0
+        {
+            let rearranged = fortran::rearranged(reader, rows, self.row_bytes, width.max(1));
+            self.source = match rearranged.map_err(|error| self.unreadable(error))? {
+                Rearranged::Memory(bytes) => Source::Memory(bytes.into()),
+                Rearranged::File(file) => Source::Stream(Box::new(file)),
+            };
+        }
+        Ok(Rows { fortran: true, ..self })
     }
 
     /// The rows of a tensor in memory.
@@ -64,19 +84,26 @@ impl Rows {
     /// The next `count` rows as little-endian elements; fewer bytes at the end of the source.
     pub(super) fn take(&mut self, count: usize) -> Result<Bytes, CalibrationError> {
         let bytes = count.saturating_mul(self.row_bytes);
-        let rows = match &mut self.source {
+        let mut rows = match &mut self.source {
             Source::Memory(rest) => rest.split_to(bytes.min(rest.len())),
-            Source::File(reader) => {
+            Source::Stream(reader) => {
                 let mut rows = vec![0; bytes];
-                reader.read_exact(&mut rows).map_err(|error| {
-                    data(format!("cannot read the file: {error}"))
-                        .at_value(&self.what)
-                        .caused_by(error)
-                })?;
+                let read = reader.read_exact(&mut rows);
+                read.map_err(|error| self.unreadable(error))?;
                 Bytes::from(rows)
             }
         };
+        if self.fortran && self.row_bytes > 0 {
+            let (shape, width) = (&self.shape[1..], (self.dtype.bits() / 8).max(1));
+            let rearranged = rows.chunks_exact(self.row_bytes);
+            let rearranged = rearranged.flat_map(|row| fortran::c_order(row, shape, width));
+            rows = rearranged.collect();
+        }
         Ok(if self.big_endian { swapped(&rows, self.dtype) } else { rows })
+    }
+
+    fn unreadable(&self, error: io::Error) -> CalibrationError {
+        data(format!("cannot read the file: {error}")).at_value(&self.what).caused_by(error)
     }
 }
 
