@@ -28,6 +28,9 @@ pub enum ErrorKind {
         /// What was found and what was expected.
         what: String,
     },
+    /// The bytes are those of another file format.
+    #[error("not an ONNX model, but {0}")]
+    OtherFormat(&'static str),
     /// The message is well formed but not a valid model: a cycle, a value produced twice, ….
     #[error("{place}: {what}")]
     Structure {

@@ -23,6 +23,7 @@ mod functions;
 mod map;
 mod model;
 mod opset;
+mod other_formats;
 mod save;
 mod schema;
 mod tensor;

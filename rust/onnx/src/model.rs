@@ -10,6 +10,7 @@ use crate::edit::{self, Edit};
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::map;
+use crate::other_formats;
 use crate::save::{self, ExternalDataSplit, Saved};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
 use crate::wire::Span;
@@ -62,8 +63,14 @@ impl Model {
             }));
         }
         let size = bytes.len() as u64;
-        let proto = Raw::<ModelProto>::read(Span::whole(bytes))?;
-        check::model(&proto, &external)?;
+        let other = other_formats::name(&bytes);
+        let read = Raw::<ModelProto>::read(Span::whole(bytes));
+        let proto = read.and_then(|proto| check::model(&proto, &external).map(|()| proto));
+        // The marker of another format may also be the beginning of a model.
+        let proto = proto.map_err(|error| match other {
+            Some(name) => Error::new(ErrorKind::OtherFormat(name)),
+            None => error,
+        })?;
         Ok(Model { proto, external, path: path.map(Path::to_path_buf), bytes: size })
     }
 
