@@ -70,17 +70,17 @@ impl From<QuantizeError> for Failure {
     fn from(error: QuantizeError) -> Failure {
         match error.kind() {
             QuantizeErrorKind::Option { option, what } => {
-                Failure::Misuse(format!("{} {what}", flag(option)))
+                Failure::Misuse(format!("{} {}", flag(option), options::as_flags(what)))
             }
             QuantizeErrorKind::Model(error) => Failure::Refused(of_model(error)),
-            kind => Failure::Refused(chain(kind)),
+            kind => Failure::Refused(options::as_flags(&chain(kind))),
         }
     }
 }
 
 impl From<CalibrationError> for Failure {
     fn from(error: CalibrationError) -> Failure {
-        Failure::Refused(chain(&error))
+        Failure::Refused(options::as_flags(&chain(&error)))
     }
 }
 

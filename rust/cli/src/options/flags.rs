@@ -1,21 +1,27 @@
 //! A row of the table of options as flags, and the value that was typed.
 
+use std::ffi::OsStr;
+use std::sync::Arc;
+
 use clap::builder::{
     PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser, ValueParser,
 };
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Command};
 use quantize_rs::QuantizeError;
 use quantize_rs::options::{self, Choice, Kind, OptionRow, OptionType};
 use serde_json::Value;
 
+use crate::failure::Failure;
+
 /// The flags of an option: the one that sets it, and the one that turns it off.
 pub(super) fn of(row: &'static OptionRow) -> Vec<Arg> {
     let mut flags = Vec::new();
-    if !is_on_by_default(row) {
+    if !row.is_on_by_default() {
         flags.push(setting(row));
     }
-    if let Some(off) = off(row) {
+    if let Some(off) = row.flag_off() {
         let text = format!("Turn `{}` off. It is on by default: {}", row.name, row.summary());
         flags.push(
             Arg::new(off.replace('-', "_"))
@@ -23,7 +29,7 @@ pub(super) fn of(row: &'static OptionRow) -> Vec<Arg> {
                 .help(as_flags(row, &text))
                 .help_heading(row.group.title())
                 .action(ArgAction::SetTrue)
-                .conflicts_with_all(Some(row.name).filter(|_| !is_on_by_default(row))),
+                .conflicts_with_all(Some(row.name).filter(|_| !row.is_on_by_default())),
         );
     }
     flags
@@ -35,24 +41,19 @@ pub(super) fn value(
     matches: &ArgMatches,
 ) -> Result<Option<Value>, QuantizeError> {
     let typed = |id: &str| matches.value_source(id) == Some(ValueSource::CommandLine);
-    if let Some(off) = off(row)
+    if let Some(off) = row.flag_off()
         && typed(&off.replace('-', "_"))
     {
         return Ok(Some(Value::Bool(false)));
     }
-    if is_on_by_default(row) || !typed(row.name) {
+    if row.is_on_by_default() || !typed(row.name) {
         return Ok(None);
     }
-    if is_switch(row) {
+    if row.is_switch() {
         return Ok(Some(Value::Bool(true)));
     }
     let texts = matches.get_many::<String>(row.name).into_iter().flatten();
     row.value_of(&texts.map(String::as_str).collect::<Vec<_>>()).map(Some)
-}
-
-/// The flag of an option, with its dashes.
-pub(super) fn long(row: &OptionRow) -> String {
-    format!("--{}", row.name.replace('_', "-"))
 }
 
 /// The help of an option, for a flag of another part of the command line.
@@ -70,7 +71,18 @@ pub(crate) fn choice<T>(name: &'static str) -> impl TypedValueParser<Value = T>
 where
     T: OptionType + Clone + Send + Sync + 'static,
 {
-    PossibleValuesParser::new(values(&T::KIND))
+    choice_with(name, |value| value)
+}
+
+/// As [`choice`], with another help for some of the values.
+pub(crate) fn choice_with<T>(
+    name: &'static str,
+    about: fn(PossibleValue) -> PossibleValue,
+) -> impl TypedValueParser<Value = T>
+where
+    T: OptionType + Clone + Send + Sync + 'static,
+{
+    PossibleValuesParser::new(values(&T::KIND).into_iter().map(about))
         .try_map(move |text| T::from_json(name, &Value::from(text)))
 }
 
@@ -79,11 +91,39 @@ pub(crate) fn parsed<T>(name: &'static str) -> impl TypedValueParser<Value = T>
 where
     T: OptionType + Clone + Send + Sync + 'static,
 {
-    StringValueParser::new().try_map(move |text| {
+    whole(move |text| {
         let row = options::find(name);
-        let value = row.map_or(Ok(Value::Null), |row| row.value_of(&[&text]))?;
+        let value = row.map_or(Ok(Value::Null), |row| row.value_of(&[text]))?;
         T::from_json(name, &value)
     })
+}
+
+/// A parser of a value of the library. Its refusal is the whole message: clap would put one of its
+/// own before it.
+pub(crate) fn whole<T>(
+    read: impl Fn(&str) -> Result<T, QuantizeError> + Send + Sync + 'static,
+) -> impl TypedValueParser<Value = T>
+where
+    T: Clone + Send + Sync + 'static,
+{
+    Whole(Arc::new(read))
+}
+
+#[derive(Clone)]
+struct Whole<T>(Arc<Read<T>>);
+
+/// Reads a text.
+type Read<T> = dyn Fn(&str) -> Result<T, QuantizeError> + Send + Sync;
+
+impl<T: Clone + Send + Sync + 'static> TypedValueParser for Whole<T> {
+    type Value = T;
+
+    fn parse_ref(&self, _: &Command, _: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
+        (self.0)(&value.to_string_lossy()).map_err(|error| {
+            let message = Failure::from(error).message().unwrap_or_default();
+            clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
+        })
+    }
 }
 
 /// The values that a kind has, where they are a table.
@@ -115,7 +155,7 @@ fn setting(row: &'static OptionRow) -> Arg {
         arg = arg.value_name(name);
     }
     arg = match &row.kind {
-        Kind::Bool if is_switch(row) => arg.action(ArgAction::SetTrue),
+        Kind::Bool if row.is_switch() => arg.action(ArgAction::SetTrue),
         Kind::Bool => arg
             .action(ArgAction::Set)
             .num_args(0..=1)
@@ -130,7 +170,7 @@ fn setting(row: &'static OptionRow) -> Arg {
         Kind::List(_) => arg.action(ArgAction::Append),
         kind => arg.action(ArgAction::Set).value_parser(parser(kind)).allow_negative_numbers(true),
     };
-    if !is_switch(row)
+    if !row.is_switch()
         && row.default_text.is_none()
         && let Some(default) = shown_default(row)
     {
@@ -174,7 +214,7 @@ fn as_flags(row: &OptionRow, text: &str) -> String {
     let is_value = |part: &str| values.iter().any(|choice| choice.name == part);
     let flag = |(index, part): (usize, &str)| match options::find(part) {
         _ if index % 2 == 1 && is_value(part) => format!("`{part}`"),
-        Some(row) if index % 2 == 1 && row.name == part => long(row),
+        Some(row) if index % 2 == 1 && row.name == part => row.flag_name(),
         _ if index % 2 == 1 => format!("`{part}`"),
         _ => part.to_owned(),
     };
@@ -183,22 +223,6 @@ fn as_flags(row: &OptionRow, text: &str) -> String {
 
 fn aliases(row: &OptionRow) -> Vec<String> {
     row.aliases.iter().map(|alias| alias.replace('_', "-")).collect()
-}
-
-/// Whether typing its name is all that can be typed.
-fn is_switch(row: &OptionRow) -> bool {
-    matches!(row.kind, Kind::Bool) && (row.default)().is_boolean()
-}
-
-/// Whether it can only be turned off.
-fn is_on_by_default(row: &OptionRow) -> bool {
-    is_switch(row) && (row.default)() == Value::Bool(true)
-}
-
-/// The flag that turns an option off, without its dashes.
-fn off(row: &OptionRow) -> Option<String> {
-    let own = row.flag.off.map(str::to_owned);
-    own.or_else(|| is_on_by_default(row).then(|| format!("no-{}", row.name.replace('_', "-"))))
 }
 
 fn shown_default(row: &OptionRow) -> Option<String> {

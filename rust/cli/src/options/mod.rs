@@ -12,7 +12,7 @@ use quantize_rs::options::{self, Given, OptionRow, Surface, Verb};
 
 use crate::failure::Failure;
 
-pub(crate) use flags::{choice, help, long_help, parsed};
+pub(crate) use flags::{choice, choice_with, help, long_help, parsed, whole};
 pub(crate) use quantize_rs::options::Group;
 
 /// Which options a command takes.
@@ -140,7 +140,7 @@ impl<S: Scope> FromArgMatches for Options<S> {
 
 /// An error about an option, which is typed as a flag.
 fn said(row: &OptionRow, error: &quantize_rs::QuantizeError) -> String {
-    format!("{}\n", error.to_string().replacen(row.name, &flags::long(row), 1))
+    format!("{}\n", error.to_string().replacen(row.name, &row.flag_name(), 1))
 }
 
 #[cfg(test)]

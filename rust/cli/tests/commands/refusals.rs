@@ -30,6 +30,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize", &none], 1, "no such file"),
         (vec!["quantize", &garbage], 1, "not a well-formed ONNX model"),
         (vec!["info", &garbage], 1, "not a well-formed ONNX model"),
+        (vec!["quantize", SAMPLES], 1, "not an ONNX model, but a NumPy array (.npy)"),
         (vec!["info", FIXTURES], 1, "is a directory"),
         (vec!["quantize", DIGITS, "-o", FIXTURES], 1, "is a directory"),
         (vec!["quantize", DIGITS, "-o", &nowhere], 1, "there is no directory"),
@@ -61,9 +62,14 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (
             [calibrate, data, &["--method", "percentile:10"]].concat(),
             2,
-            "method is `percentile:10`",
+            "error: --method is `percentile:10`",
         ),
-        ([calibrate, data, &["--method", "min"]].concat(), 2, "method is `min`"),
+        (
+            [calibrate, data, &["--method", "minmx"]].concat(),
+            2,
+            "error: --method is `minmx`, expected one of minmax, moving_average, percentile, \
+             entropy, mse, auto; did you mean `minmax`?\n",
+        ),
         ([calibrate, data, &["--activations", "int4"]].concat(), 2, "int4"),
         ([calibrate, data, &["--block-size", "32"]].concat(), 2, "argument '--block-size'"),
         (vec!["frobnicate", DIGITS], 2, "frobnicate"),

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use quantize_rs_math::MathError;
 use quantize_rs_math::range::{self, RangeFinder};
 
 use crate::QuantizeError;
@@ -63,7 +64,44 @@ impl FromStr for Method {
             return Ok(Method::Auto);
         }
         range::find(text).map(|finder| Method::Finder(finder.into())).map_err(|error| {
-            QuantizeError::option("method", format!("is `{text}`: {error}, or `{}`", AUTO.0))
+            let what = match error {
+                MathError::UnknownMethod { .. } => unknown(text),
+                other => format!("is `{text}`: {other}"),
+            };
+            QuantizeError::option("method", what)
         })
+    }
+}
+
+/// What is wrong with the name of no method, and the name that it resembles.
+fn unknown(text: &str) -> String {
+    const SIMILAR: f64 = 0.75;
+    let names: Vec<Cow<'_, str>> = Method::all().map(|(name, _)| name).collect();
+    let typed = text.split(':').next().unwrap_or_default().to_lowercase();
+    let scored = names.iter().map(|name| (strsim::jaro_winkler(&typed, name), name));
+    let best = scored.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score >= SIMILAR);
+    let near = best.map_or_else(String::new, |(_, name)| format!("; did you mean `{name}`?"));
+    format!("is `{text}`, expected one of {}{near}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_nearly_right_gets_the_right_one() {
+        let said = |text: &str| text.parse::<Method>().expect_err(text).to_string();
+        let names = "minmax, moving_average, percentile, entropy, mse, auto";
+        for (typed, near) in [
+            ("min", "; did you mean `minmax`?"),
+            ("MinMax", "; did you mean `minmax`?"),
+            ("percentil:99", "; did you mean `percentile`?"),
+            ("moving-average", "; did you mean `moving_average`?"),
+            ("kl", ""),
+        ] {
+            let expected = format!("method is `{typed}`, expected one of {names}{near}");
+            assert_eq!(said(typed), expected);
+        }
+        assert!(said("percentile:10").starts_with("method is `percentile:10`: "));
     }
 }

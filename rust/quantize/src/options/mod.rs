@@ -11,6 +11,7 @@
 mod check;
 pub mod config;
 mod declare;
+mod flag_names;
 pub(crate) mod format;
 pub(crate) mod method;
 mod overrides;
@@ -27,6 +28,7 @@ mod value;
 pub(crate) mod weight_type;
 
 pub use config::Config;
+pub use flag_names::as_flags;
 pub use format::{Format, FormatRow};
 pub use method::Method;
 pub use overrides::{Match, Override};

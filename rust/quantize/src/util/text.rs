@@ -1,4 +1,4 @@
-//! Formats numbers for display.
+//! Formats numbers and names for display.
 
 /// Formats a number of bytes with about four significant digits, for example `226.81 kB`.
 ///
@@ -19,6 +19,19 @@ pub fn size(bytes: u64) -> String {
         unit += 1;
     }
     format!("{scaled:.2} {}", UNITS[unit])
+}
+
+/// A word of a shell command, in quotes where it needs them.
+///
+/// ```
+/// assert_eq!(quantize_rs::text::shell_word("a b.onnx"), "'a b.onnx'");
+/// ```
+pub fn shell_word(text: &str) -> String {
+    let plain = |char: char| char.is_alphanumeric() || "-_./,=:+@%".contains(char);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
 }
 
 #[cfg(test)]
