@@ -14,7 +14,9 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
 use crate::jobs::{self, Manner, Work};
+use crate::nothing::NothingArguments;
 use crate::options::WeightOptions;
+use crate::output_file::OutputFile;
 use crate::output_path::Made;
 use crate::quantize::QuantizeArguments;
 use crate::recipe::RecipeArguments;
@@ -44,6 +46,8 @@ pub(crate) struct BatchArguments {
     #[arg(long)]
     continue_on_error: bool,
     #[command(flatten)]
+    nothing: NothingArguments,
+    #[command(flatten)]
     options: WeightOptions,
 }
 
@@ -58,9 +62,10 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
             let (recipe, dry_run) = (RecipeArguments::default(), false);
             Work::Quantize(Box::new(QuantizeArguments {
                 model,
-                output,
+                output: OutputFile::at(output),
                 dry_run,
                 html: HtmlArguments::default(),
+                nothing: args.nothing,
                 recipe,
                 accuracy_control: AccuracyControlArguments::default(),
                 samples: SampleArguments::default(),

@@ -15,11 +15,16 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
+use crate::nothing::NothingArguments;
 use crate::options::{self, ActivationOptions};
 use crate::output_check::Calibrated;
+use crate::output_file::{self, OutputFile};
 use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
 use crate::{output_check, output_path, plan, ranges, run_on_samples, summary, text};
+
+/// What the default name of the result says.
+pub(crate) const DONE: &str = "calibrated";
 
 /// Flags without effect if methods are only compared.
 const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
@@ -40,6 +45,7 @@ const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
 /// Arguments of `calibrate`.
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("output", |output| output.help(output_file::help(DONE))),
     mut_arg("calibration_data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
     group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
     mut_arg("engine", |engine| engine.requires("run_on")),
@@ -49,9 +55,8 @@ const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
 pub(crate) struct CalibrateArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// The path of the quantized model; may be that of the input
-    #[arg(short, long, value_name = "FILE", default_value = "model_calibrated.onnx")]
-    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputFile,
     /// Print the plan and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -62,6 +67,8 @@ pub(crate) struct CalibrateArguments {
     pub(crate) recipe: RecipeArguments,
     #[command(flatten)]
     pub(crate) html: HtmlArguments,
+    #[command(flatten)]
+    pub(crate) nothing: NothingArguments,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     #[command(flatten)]
@@ -95,6 +102,7 @@ pub(crate) struct RangesArguments {
     #[arg(
         long,
         value_name = "METHOD",
+        value_parser = options::whole(|text| text.parse::<Method>()),
         help = options::help("method"),
         long_help = options::long_help("method")
     )]
@@ -107,8 +115,10 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
         // Also opened in a dry run, which reports what would fail.
         let numbers = Numbers::open(args, &model)?;
         if args.dry_run {
-            return plan::show(&plan, console);
+            plan::show(&plan, console)?;
+            return args.nothing.check(&plan);
         }
+        args.nothing.check(&plan)?;
         warn_of_noise(&args.samples, console);
         return compare(args, &model, &plan, numbers, console);
     }
@@ -122,11 +132,12 @@ pub(crate) fn report(
 ) -> Result<Report, Failure> {
     let (original, config) = wanted(args)?;
     let (model, plan) = plan::of(&original, config.clone())?;
+    args.nothing.check(&plan)?;
     let numbers = Numbers::open(args, &model)?;
     let given = &args.samples;
     let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
     let noise = warn_of_noise(&args.samples, console);
-    check_paths(args)?;
+    let output = checked_output(args)?;
 
     let begun = Instant::now();
     let (ranges, kept) = numbers.ranges(args, &model, &plan, console)?;
@@ -145,9 +156,11 @@ pub(crate) fn report(
             evaluation.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
-    let mut report = output_path::save(&made, &args.output)?;
+    let mut report = output_path::save(&made, &output)?;
     report.seconds.calibrate = seconds;
     report.warnings.extend(noise.map(str::to_owned));
+    let samples = args.samples.data.as_ref().or(args.ranges.ranges.as_ref());
+    console.stamp(&mut report.origin, samples.map(PathBuf::as_path));
     args.html.write(|| report.html())?;
     Ok(report)
 }
@@ -275,26 +288,25 @@ pub(crate) fn observe(
     if ranges.samples > 0 {
         ranges.warnings.extend(done.warnings);
     }
-    // If only weights are quantized, only the inputs of layers are observed.
-    let tracked =
-        if plan.needs_calibration() { ranges.values.len() } else { ranges.statistics.len() };
-    console.done(&format!("Calibration complete: {tracked} layers tracked"));
+    console.done(&summary::ran(ranges.samples, &ranges.engine));
     Ok((ranges, kept))
 }
 
-fn check_paths(args: &CalibrateArguments) -> Result<(), Failure> {
-    output_path::check(&args.output)?;
-    let mut others: Vec<&Path> = vec![&args.output, &args.model];
+/// The path of the result, if it and the other files can be written.
+fn checked_output(args: &CalibrateArguments) -> Result<PathBuf, Failure> {
+    let output = args.output.checked(&args.model, DONE)?;
+    let mut others: Vec<&Path> = vec![&output, &args.model];
     others.extend(args.samples.data.as_deref());
     others.extend(args.ranges.ranges.as_deref());
     others.extend(args.engine.library());
     others.extend(args.accuracy_control.files());
     // The output may replace the model, as in all commands.
-    output_path::check_apart("--output", &args.output, &others[2..])?;
+    output_path::check_apart("--output", &output, &others[2..])?;
     if let Some(path) = &args.ranges.ranges_out {
         output_path::check_apart("--ranges-out", path, &others)?;
         output_path::check(path)?;
         others.push(path);
     }
-    args.html.check(&others)
+    args.html.check(&others)?;
+    Ok(output)
 }

@@ -7,23 +7,27 @@ use quantize_rs::{Model, infer_shapes};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{interrupt, output_path, text};
+use crate::output_file::{self, OutputFile};
+use crate::{interrupt, text};
+
+/// What the default name of the result says.
+const DONE: &str = "inferred";
 
 /// Arguments of `infer-shapes`.
 #[derive(Debug, Args)]
+#[command(mut_arg("output", |output| output.help(output_file::help(DONE))))]
 pub(crate) struct InferArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// The path of the result; may be that of the input
-    #[arg(short, long, value_name = "FILE", default_value = "model_inferred.onnx")]
-    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputFile,
 }
 
 pub(crate) fn run(args: &InferArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    output_path::check(&args.output)?;
+    let output = args.output.checked(&args.model, DONE)?;
     let (model, inference) = infer_shapes(&Model::open(&args.model)?)?;
     interrupt::finishing(|| {
-        let saved = model.save(&args.output).map(|_| ());
+        let saved = model.save(&output).map(|_| ());
         saved.map_err(|error| Failure::from(error).while_doing("the model was not written"))
     })?;
     console.summary(
@@ -39,7 +43,7 @@ pub(crate) fn run(args: &InferArguments, console: &mut Console<'_>) -> Result<()
             if !inference.warnings.is_empty() {
                 rows.push(("Warnings", inference.warnings.join("\n")));
             }
-            rows.push(("Written to", args.output.display().to_string()));
+            rows.push(("Written to", output.display().to_string()));
             text::table(rows)
         },
     )

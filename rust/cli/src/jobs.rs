@@ -32,10 +32,10 @@ impl Work {
         }
     }
 
-    pub(crate) fn output(&self) -> &Path {
+    pub(crate) fn output(&self) -> PathBuf {
         match self {
-            Work::Quantize(args) => &args.output,
-            Work::Calibrate(args) => &args.output,
+            Work::Quantize(args) => args.output.path(&args.model, quantize::DONE),
+            Work::Calibrate(args) => args.output.path(&args.model, calibrate::DONE),
         }
     }
 
@@ -107,7 +107,7 @@ pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
         all.iter().map(|work| (place(work.input()), work.input())).collect();
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
     for work in all {
-        let output = place(work.output());
+        let output = place(&work.output());
         if let Some(other) = outputs.insert(output.clone(), work.input()) {
             let message = format!(
                 "`{}` and `{}` would both become `{}`",

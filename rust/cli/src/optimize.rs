@@ -7,17 +7,20 @@ use quantize_rs::{Model, Optimization, optimize, transform};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{interrupt, output_path, text};
+use crate::output_file::{self, OutputFile};
+use crate::{interrupt, text};
+
+/// What the default name of the result says.
+const DONE: &str = "optimized";
 
 /// Arguments of `optimize`.
 #[derive(Debug, Args)]
-#[command(after_help = passes())]
+#[command(after_help = passes(), mut_arg("output", |output| output.help(output_file::help(DONE))))]
 pub(crate) struct OptimizeArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// The path of the simplified model; may be that of the input
-    #[arg(short, long, value_name = "FILE", default_value = "model_optimized.onnx")]
-    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputFile,
     /// Run only these passes, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     pub(crate) passes: Option<Vec<String>>,
@@ -34,11 +37,11 @@ fn passes() -> String {
 
 pub(crate) fn run(args: &OptimizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let model = Model::open(&args.model)?;
-    output_path::check(&args.output)?;
+    let output = args.output.checked(&args.model, DONE)?;
     let optimized = optimize(&model, args.passes.as_deref(), &args.skip)?;
     let report = interrupt::finishing(|| {
         optimized
-            .save(&args.output)
+            .save(&output)
             .map_err(|error| Failure::from(error).while_doing("the model was not written"))
     })?;
     let verbose = console.verbose();

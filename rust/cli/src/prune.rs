@@ -7,16 +7,20 @@ use quantize_rs::{Below, Model, Prune, Pruning, prune};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::{interrupt, output_path, text};
+use crate::output_file::{self, OutputFile};
+use crate::{interrupt, text};
+
+/// What the default name of the result says.
+const DONE: &str = "pruned";
 
 /// Arguments of `prune`.
 #[derive(Debug, Args)]
+#[command(mut_arg("output", |output| output.help(output_file::help(DONE))))]
 pub(crate) struct PruneArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// The path of the pruned model; may be that of the input
-    #[arg(short, long, value_name = "FILE", default_value = "model_pruned.onnx")]
-    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputFile,
     /// Set elements of a smaller magnitude to 0
     #[arg(long, value_name = "X", required_unless_present = "sparsity")]
     pub(crate) threshold: Option<f64>,
@@ -45,7 +49,7 @@ pub(crate) struct PruneArguments {
 }
 
 pub(crate) fn run(args: &PruneArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    output_path::check(&args.output)?;
+    let output = args.output.checked(&args.model, DONE)?;
     let below = match (args.sparsity, args.threshold) {
         (Some(part), _) => Below::Sparsity(part),
         (None, threshold) => Below::parse(&args.mode, threshold.unwrap_or_default())?,
@@ -54,10 +58,10 @@ pub(crate) fn run(args: &PruneArguments, console: &mut Console<'_>) -> Result<()
     let how = Prune { below, per_channel, exclude };
     let (model, report) = prune(&Model::open(&args.model)?, &how)?;
     interrupt::finishing(|| {
-        let saved = model.save(&args.output).map(|_| ());
+        let saved = model.save(&output).map(|_| ());
         saved.map_err(|error| Failure::from(error).while_doing("the model was not written"))
     })?;
-    let output = args.output.display().to_string();
+    let output = output.display().to_string();
     console.summary(|| text::json(&report), || describe(&report, output))
 }
 

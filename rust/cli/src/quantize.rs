@@ -13,16 +13,22 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
+use crate::nothing::NothingArguments;
 use crate::options::WeightOptions;
 use crate::output_check::Calibrated;
+use crate::output_file::{self, OutputFile};
 use crate::recipe::RecipeArguments;
 use crate::samples::{self, SampleArguments};
 use crate::{calibrate, output_check, output_path, plan, summary};
 
+/// What the default name of the result says.
+pub(crate) const DONE: &str = "quantized";
+
 /// Arguments of `quantize`.
 #[derive(Debug, Args)]
 #[command(
-    mut_arg("calibration_data", |data| data.help(samples::means_help())),
+    mut_arg("output", |output| output.help(output_file::help(DONE))),
+    mut_arg("calibration_data", |data| data.help(samples::help(samples::FOR_BIASES))),
     group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
     mut_arg("engine", |engine| engine.requires("run_on")),
     mut_arg("onnxruntime", |library| library.requires("run_on")),
@@ -31,9 +37,8 @@ use crate::{calibrate, output_check, output_path, plan, summary};
 pub(crate) struct QuantizeArguments {
     /// The model
     pub(crate) model: PathBuf,
-    /// The path of the quantized model; may be that of the input
-    #[arg(short, long, value_name = "FILE", default_value = "model_quantized.onnx")]
-    pub(crate) output: PathBuf,
+    #[command(flatten)]
+    pub(crate) output: OutputFile,
     /// Print the plan and write nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -41,6 +46,8 @@ pub(crate) struct QuantizeArguments {
     pub(crate) recipe: RecipeArguments,
     #[command(flatten)]
     pub(crate) html: HtmlArguments,
+    #[command(flatten)]
+    pub(crate) nothing: NothingArguments,
     #[command(flatten)]
     pub(crate) samples: SampleArguments,
     #[command(flatten)]
@@ -55,7 +62,8 @@ pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result
     if args.dry_run {
         let (model, plan) = planned(args)?;
         samples(args, &model)?;
-        return plan::show(&plan, console);
+        plan::show(&plan, console)?;
+        return args.nothing.check(&plan);
     }
     summary::show(&report(args, console)?, args.samples.warning(), console)
 }
@@ -67,11 +75,12 @@ pub(crate) fn report(
 ) -> Result<Report, Failure> {
     let (model, config) = wanted(args)?;
     let (prepared, plan) = plan::of(&model, config.clone())?;
-    output_path::check(&args.output)?;
+    args.nothing.check(&plan)?;
+    let output = args.output.checked(&args.model, DONE)?;
     let read: Vec<&Path> =
         args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
-    output_path::check_apart("--output", &args.output, &read)?;
-    args.html.check(&[&[&*args.model, &*args.output], &read[..]].concat())?;
+    output_path::check_apart("--output", &output, &read)?;
+    args.html.check(&[&[&*args.model, &*output], &read[..]].concat())?;
     let given = &args.samples;
     let samples = samples(args, &prepared)?;
     let calibrated = given.data.is_some().then_some(given);
@@ -98,11 +107,12 @@ pub(crate) fn report(
             evaluation.quantized((&model, &config), ranges.as_ref(), &args.engine, console)?
         }
     };
-    let mut report = output_path::save(&made, &args.output)?;
+    let mut report = output_path::save(&made, &output)?;
     if ranges.is_some() {
         report.seconds.calibrate = seconds;
     }
     report.warnings.extend(noise.map(str::to_owned));
+    console.stamp(&mut report.origin, given.data.as_deref());
     args.html.write(|| report.html())?;
     Ok(report)
 }

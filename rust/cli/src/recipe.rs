@@ -21,6 +21,7 @@ pub(crate) struct RecipeArguments {
 /// Runs a command, and writes its options to a file if `--save-recipe` was given.
 pub(crate) fn keep(
     args: &RecipeArguments,
+    output: &Path,
     matches: &ArgMatches,
     run: impl FnOnce() -> Result<(), Failure>,
 ) -> Result<(), Failure> {
@@ -29,10 +30,10 @@ pub(crate) fn keep(
         Language::of(path).map_err(|why| Failure::Misuse(format!("--save-recipe {why}")))?;
     let Some((name, matches)) = matches.subcommand() else { return run() };
     let used: Vec<PathBuf> = paths(name, matches);
-    let used: Vec<&Path> = used.iter().map(PathBuf::as_path).collect();
+    let used: Vec<&Path> = used.iter().map(PathBuf::as_path).chain([output]).collect();
     output_path::check_apart("--save-recipe", path, &used)?;
     output_path::check(path)?;
-    let text = written(name, matches, path, language);
+    let text = written(name, matches, output, path, language);
     run()?;
     output_path::write(path, &text)
 }
@@ -45,14 +46,23 @@ fn paths(name: &str, matches: &ArgMatches) -> Vec<PathBuf> {
 }
 
 /// The text of the file: a model, and every option on the command line.
-fn written(name: &str, matches: &ArgMatches, path: &Path, language: Language) -> String {
+fn written(
+    name: &str,
+    matches: &ArgMatches,
+    output: &Path,
+    path: &Path,
+    language: Language,
+) -> String {
     let folder = absolute(path).ok().and_then(|path| path.parent().map(Path::to_path_buf));
     let mut keys: Vec<(String, String)> = Vec::new();
     for arg in config::arguments(name) {
         let id = arg.get_id().as_str();
         let typed = matches.value_source(id) == Some(ValueSource::CommandLine);
-        let needed = matches!(id, "model" | "output");
-        if !(typed || needed) || matches!(id, "save_recipe" | "dry_run" | "compare_methods") {
+        if id == "output" {
+            keys.push((id.to_owned(), quoted(&beside(output, folder.as_deref()))));
+            continue;
+        }
+        if !(typed || id == "model") || config::TYPED_ONLY.contains(&id) && id != "model" {
             continue;
         }
         let Some(raw) = matches.get_raw(id) else { continue };

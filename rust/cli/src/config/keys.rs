@@ -33,7 +33,8 @@ pub(crate) const WEIGHTS: &str = "weights";
 const ALONE: &str = "mode: weights";
 
 /// Flags that a file cannot set.
-const TYPED_ONLY: &[&str] = &["model", "output", "dry_run", "compare_methods", "save_recipe"];
+pub(crate) const TYPED_ONLY: &[&str] =
+    &["model", "output", "force", "dry_run", "compare_methods", "save_recipe"];
 
 /// A part of a file, which has other keys besides options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

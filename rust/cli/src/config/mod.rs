@@ -13,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
 use clap::{Args, CommandFactory, FromArgMatches};
+use quantize_rs::WeightType;
 use quantize_rs::options::Verb;
 use serde::Serialize;
 
@@ -21,11 +22,12 @@ use crate::batch;
 use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::jobs::{self, Manner, Work};
+use crate::output_file::OutputFile;
 use crate::output_path::Made;
 use crate::{calibrate, output_path, quantize, text};
 
 use keys::{Keys, Options, Section};
-pub(crate) use keys::{WEIGHTS, arguments, help, is_path};
+pub(crate) use keys::{TYPED_ONLY, WEIGHTS, arguments, help, is_path};
 pub(crate) use node::Language;
 use node::{At, Node, Wrong};
 
@@ -213,6 +215,12 @@ impl Wanted {
     }
 }
 
+/// The file of a result in the output folder of a batch.
+fn named(folder: &OutputFile, model: &Path, weights: WeightType) -> OutputFile {
+    let folder = folder.output.as_deref().unwrap_or(Path::new("."));
+    OutputFile::at(folder.join(batch::name(model, weights)))
+}
+
 impl Job {
     /// The parsed command line.
     fn work(&self) -> Result<Work, Failure> {
@@ -234,7 +242,7 @@ impl Job {
                 let config = args.options.config(Verb::Quantize);
                 let config = config.map_err(misuse)?;
                 if self.named {
-                    args.output = args.output.join(batch::name(&args.model, config.weights));
+                    args.output = named(&args.output, &args.model, config.weights);
                 }
                 Work::Quantize(args)
             }
@@ -242,7 +250,7 @@ impl Job {
                 let config = args.options.config(Verb::Calibrate);
                 let config = config.map_err(misuse)?;
                 if self.named {
-                    args.output = args.output.join(batch::name(&args.model, config.weights));
+                    args.output = named(&args.output, &args.model, config.weights);
                 }
                 Work::Calibrate(args)
             }
@@ -268,13 +276,19 @@ fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), 
     for (job, work) in wanted.jobs.iter().zip(all) {
         let made = |folder: &Path| wanted.folders.iter().any(|made| made == folder);
         if !work.output().parent().is_some_and(made) {
-            output_path::check(work.output()).map_err(|failure| failure.while_doing(&job.place))?;
+            output_path::check(&work.output())
+                .map_err(|failure| failure.while_doing(&job.place))?;
         }
         let plan = match work {
             Work::Quantize(args) => quantize::planned(args),
             Work::Calibrate(args) => calibrate::planned(args),
         };
         let (_, plan) = plan.map_err(|failure| failure.while_doing(&job.place))?;
+        let nothing = match work {
+            Work::Quantize(args) => args.nothing,
+            Work::Calibrate(args) => args.nothing,
+        };
+        nothing.check(&plan).map_err(|failure| failure.while_doing(&job.place))?;
         let output = work.output().display().to_string();
         let mut command: Vec<String> =
             job.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();

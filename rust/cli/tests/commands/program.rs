@@ -1,5 +1,6 @@
 //! Help, streams, and the program around the function.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -53,19 +54,41 @@ fn a_reader_who_stops_reading_is_no_failure_but_a_full_disk_is() {
 }
 
 #[test]
-fn the_program_is_the_function_and_writes_to_the_names_users_know() {
+fn the_program_is_the_function_and_writes_beside_the_input() {
     let folder = Folder::new();
+    let model = folder.path("digits.onnx");
+    fs::copy(DIGITS, &model).expect("copied");
     let program = |args: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quantize-rs"));
         command.args(args).current_dir(folder.0.path()).output().expect("the program runs")
     };
-    assert!(program(&["quantize", DIGITS]).status.success());
+    assert!(program(&["quantize", &model]).status.success());
     // With a target there is no warning about this processor.
     let samples = ["--data", SAMPLES, "--limit", "32", "--target", "x86"];
-    let calibrated = program(&[&["calibrate", DIGITS][..], &samples].concat());
+    let calibrated = program(&[&["calibrate", &*model][..], &samples].concat());
     assert!(calibrated.status.success());
     assert_eq!(String::from_utf8_lossy(&calibrated.stderr), "");
-    assert_eq!(folder.names(), ["model_calibrated.onnx", "model_quantized.onnx"]);
+    let made = ["digits.calibrated.onnx", "digits.onnx", "digits.quantized.onnx"];
+    assert_eq!(folder.names(), made);
+    // What exists is not overwritten unless that is asked for.
+    let old = fs::read(folder.path(made[2])).expect("read");
+    let again = program(&["quantize", &model, "--bits", "4"]);
+    assert_eq!(again.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(said.contains("--force overwrites it"), "{said}");
+    assert_eq!(fs::read(folder.path(made[2])).expect("read"), old);
+    assert!(program(&["quantize", &model, "--bits", "4", "--force"]).status.success());
+    assert_ne!(fs::read(folder.path(made[2])).expect("read"), old);
+    for (command, more) in [
+        ("optimize", &[][..]),
+        ("prune", &["--sparsity", "0.5"]),
+        ("convert", &["--opset", "21"]),
+        ("infer-shapes", &[]),
+    ] {
+        let done = program(&[&[command, &*model], more].concat());
+        assert!(done.status.success(), "{command}: {done:?}");
+        assert_eq!(program(&[&[command, &*model], more].concat()).status.code(), Some(1));
+    }
     assert_eq!(program(&["quantize", "none.onnx"]).status.code(), Some(1));
     assert_eq!(program(&["quantize", DIGITS, "-b", "5"]).status.code(), Some(2));
 }

@@ -43,8 +43,11 @@ fn a_model_may_be_quantized_onto_itself() {
     // There is nothing left to quantize then.
     let before = fs::read(&path).expect("read");
     let again = run(&["quantize", &path, "-o", &path, "-q"]);
-    assert_eq!(again.code, 0);
-    assert!(again.err.starts_with("warning: nothing was quantized"), "{again:?}");
+    assert_eq!(again.code, 1);
+    assert!(again.err.starts_with("error: nothing was quantized: the model holds"), "{again:?}");
+    let allowed = run(&["quantize", &path, "-o", &path, "-q", "--allow-unquantized"]);
+    assert_eq!(allowed.code, 0);
+    assert!(allowed.err.starts_with("warning: nothing was quantized: "), "{allowed:?}");
     assert_eq!(fs::read(&path).expect("read"), before);
 }
 
@@ -52,11 +55,17 @@ fn a_model_may_be_quantized_onto_itself() {
 fn kept_weights_say_why() {
     let folder = Folder::new();
     let out = folder.path("m.onnx");
-    let text = run(&["quantize", DIGITS, "-o", &out, "--min-elements", "1000000"]);
+    let text = run(&["quantize", DIGITS, "-o", &out, "--min-elements", "10000"]);
     assert_eq!(text.code, 0);
     assert!(text.out.contains("\nKept:  "), "{}", text.out);
-    assert!(text.out.contains("fewer than 1000000"), "{}", text.out);
-    assert!(text.err.contains("warning: nothing was quantized"), "{}", text.err);
+    assert!(text.out.contains("fewer than 10000"), "{}", text.out);
+    let none = ["quantize", DIGITS, "-o", &out, "--min-elements", "1000000"];
+    for args in [&none[..], &[&none[..], &["--dry-run"]].concat()] {
+        let none = run(args);
+        let (first, second) = ("`conv1.weight`: has 144 elements, fewer than 1000000", "; `conv2.");
+        assert!(none.code == 1 && none.err.contains(first), "{none:?}");
+        assert!(none.err.contains(second) && none.err.contains("--allow-unquantized"), "{none:?}");
+    }
 }
 
 #[test]
@@ -67,6 +76,10 @@ fn a_dry_run_prints_the_plan_and_writes_nothing() {
     let static_plan = run(&["plan", DIGITS, "--activations", "uint8"]);
     assert_eq!((plan.code, static_plan.code), (0, 0));
     assert!(static_plan.out.contains("calibration"), "{}", static_plan.out);
+    let static_plan_with = |flag: &str| run(&["plan", DIGITS, "--activations", "uint8", flag]);
+    let said = "--symmetric=false has no effect on them; with --per-channel=false it has";
+    assert!(static_plan_with("--symmetric=false").err.contains(said));
+    assert_eq!(static_plan_with("--symmetric").err, "");
     let dry = run(&["quantize", DIGITS, "-o", &out, "--dry-run"]);
     assert_eq!((dry.code, dry.out), (0, plan.out));
     let dry = run(&["calibrate", DIGITS, "-o", &out, "--dry-run"]);

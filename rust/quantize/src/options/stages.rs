@@ -22,7 +22,7 @@ const SAMPLES_TYPE: Option<&str> = Some("CalibrationData | None");
 options! {
     rows CALIBRATION_ROWS from CALIBRATION;
 
-    /// Samples that the model runs on: some hundred real ones, prepared as in production. With
+    /// Samples that the model runs on: 128 or more real ones, prepared as in production. With
     /// `quantize` activations stay float and biases are corrected; with `calibrate` the ranges of
     /// activations follow from them.
     ///
@@ -277,6 +277,13 @@ options! {
         group: Group::Output,
         surfaces: CLI_AND_FILE,
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
+    };
+
+    /// Write the model even if nothing in it can be quantized. Otherwise that is an error, with the
+    /// reasons.
+    row allow_unquantized: bool = false => {
+        group: Group::Output,
+        surfaces: CLI_AND_FILE,
     };
 
     /// Show progress on standard error. In Python a function may be given: it is called with the
