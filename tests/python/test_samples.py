@@ -157,7 +157,7 @@ def test_a_wrong_name_comes_with_the_right_one(plan: Plan, form: str) -> None:
     ("samples", "message"),
     [
         (np.tile(GOOD, (8, 1, 1, 1)), "only 4 of 32 samples are distinct"),
-        (GOOD, "only 4 samples: give at least 32, as varied as production inputs"),
+        (GOOD, "only 4 samples: give at least 128, as varied as production inputs"),
         (np.tile(GOOD[:1], (40, 1, 1, 1)), "all 40 samples are identical"),
         (np.full((40, 3, 8, 6), 0.5), "all values of input `x` are the same in all samples"),
     ],

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use quantize_rs::options::{CheckMode, Fraction};
 use quantize_rs::{
-    AccuracyControl, AccuracyCriteria, Config, InputSpec, Model, Quantized, Ranges,
+    AccuracyControl, AccuracyCriteria, Config, InputSpec, Model, Quantized, Ranges, Samples,
     quantize_with_accuracy_control,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
@@ -182,10 +182,16 @@ impl Evaluation {
         console: &mut Console<'_>,
     ) -> Result<Quantized, Failure> {
         let (opened, options) = (engine.open_deployed()?, &self.options);
-        run_on_samples::shown(engine, &mut self.samples, console, |samples, control| {
-            quantize_with_accuracy_control(
-                model, config, ranges, &*opened, samples, options, control,
-            )
-        })
+        let made =
+            run_on_samples::shown(engine, &mut self.samples, console, |samples, control| {
+                quantize_with_accuracy_control(
+                    model, config, ranges, &*opened, samples, options, control,
+                )
+            })?;
+        // The calibration has warned about its own samples.
+        if self.options.held_out {
+            self.samples.conversions().iter().for_each(|said| console.warn(said));
+        }
+        Ok(made)
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use clap::Args;
+use clap::builder::{PossibleValue, TypedValueParser};
 use quantize_rs::Engine;
 use quantize_rs::options::EngineName;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
@@ -13,7 +14,7 @@ use crate::{interrupt, options};
 
 /// Who runs the model on samples, and on how many threads.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Calibration")]
+#[command(next_help_heading = "Running samples")]
 pub(crate) struct EngineArguments {
     #[command(flatten)]
     choice: EngineChoice,
@@ -24,6 +25,16 @@ pub(crate) struct EngineArguments {
         help = options::help("threads")
     )]
     threads: Option<u16>,
+}
+
+/// The values of `--engine` in commands that measure what a deployed model computes.
+pub(crate) fn deployed() -> impl TypedValueParser<Value = EngineName> {
+    const AUTO: &str = "ONNX Runtime where it is installed, otherwise tract";
+    let about = |value: PossibleValue| match value.get_name() {
+        "auto" => value.help(AUTO),
+        _ => value,
+    };
+    options::choice_with::<EngineName>("engine", about)
 }
 
 /// Who runs the model.

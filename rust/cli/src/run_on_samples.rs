@@ -12,8 +12,10 @@ use crate::samples::SampleArguments;
 /// The result of the work.
 pub(crate) struct Done<T> {
     pub(crate) found: T,
-    /// Warnings about the calibration samples.
+    /// Warnings about the samples as those of a calibration.
     pub(crate) warnings: Vec<String>,
+    /// Those among them that hold for any use of the samples.
+    pub(crate) conversions: Vec<String>,
 }
 
 /// Runs work on the samples with the engine, and shows the progress.
@@ -28,7 +30,8 @@ pub(crate) fn on<T>(
         shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
     // The warning about random samples was printed before.
     let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
-    Ok(Done { found, warnings })
+    let conversions = samples.conversions();
+    Ok(Done { found, warnings, conversions })
 }
 
 /// Runs work on samples, and shows the progress.

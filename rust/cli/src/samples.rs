@@ -18,7 +18,7 @@ const NUM_SAMPLES: usize = 100;
 
 /// Where samples come from.
 #[derive(Debug, Default, Args)]
-#[command(next_help_heading = "Calibration")]
+#[command(next_help_heading = "Samples")]
 pub(crate) struct SampleArguments {
     #[arg(
         id = "calibration_data",
@@ -81,16 +81,12 @@ pub(crate) fn others(
     Ok(samples::open(path, inputs, None)?)
 }
 
-/// The help about samples if only weights are quantized.
-pub(crate) fn means_help() -> String {
-    help(
-        "Samples to run the model on, to correct biases by the mean shift that quantized weights \
-         cause",
-    )
-}
+/// The samples of `quantize`, which leaves activations in float.
+pub(crate) const FOR_BIASES: &str =
+    "Samples to run the model on, to correct biases by the mean shift that quantized weights cause";
 
 /// The help about samples: their purpose, then the accepted formats.
-fn help(purpose: &str) -> String {
+pub(crate) fn help(purpose: &str) -> String {
     let formats: Vec<String> =
         FORMATS.iter().map(|format| format!(".{} ({})", format.extension, format.about)).collect();
     let images: Vec<String> =

@@ -55,7 +55,7 @@ pub(crate) fn compare(
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
     })?;
-    Ok(Outcome::new(done.found))
+    Ok(Outcome::new(done.logged(py)?))
 }
 
 /// Accuracy criteria; each key of the dict is an option of the Python functions.
@@ -109,7 +109,9 @@ pub(crate) fn guarded(
             &its_model, &config, ranges, engine, samples, &options, control,
         )
     })?;
-    Ok(Quantized::new(done.found, seconds))
+    // The calibration has warned about samples that are read again.
+    let found = if source.is_again() { done.found } else { done.logged(py)? };
+    Ok(Quantized::new(found, seconds))
 }
 
 /// Adds the output error of a quantized model, measured on a few samples, to its report.
@@ -163,7 +165,7 @@ pub(crate) fn mixed_precision(
                 let data = Some((engine, samples));
                 quantize_rs::mixed_precision(&its_model, &config, &options, data, control)
             })?;
-            done.found
+            done.logged(py)?
         }
         None => gil::interruptible(py, model.model.path(), move || {
             let control = Control { threads: 1, progress: &mut |_| true };
@@ -186,7 +188,7 @@ pub(crate) fn layer_errors(
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::layer_errors(&its_model, &quantized, engine, samples, control)
     })?;
-    Ok(Outcome::new(done.found))
+    Ok(Outcome::new(done.logged(py)?))
 }
 
 /// Ranks the layers of a plan by the error that quantizing each of them causes.
@@ -208,7 +210,7 @@ pub(crate) fn sensitivity(
         let ranges = ranges.as_deref();
         quantize_rs::sensitivity(&its_model, &plan, ranges, engine, samples, &options, control)
     })?;
-    Ok(Outcome::new(done.found))
+    Ok(Outcome::new(done.logged(py)?))
 }
 
 /// Ranks the layers of a plan by the errors of their weights.

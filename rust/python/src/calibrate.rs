@@ -52,6 +52,18 @@ pub(crate) struct Done<T> {
     pub(crate) found: T,
     /// Warnings about the samples.
     warnings: Vec<String>,
+    /// Those among them about the types that samples were converted from.
+    conversions: Vec<String>,
+}
+
+impl<T> Done<T> {
+    /// The result, after the warnings that hold for any use of samples are logged.
+    pub(crate) fn logged(self, py: Python<'_>) -> PyResult<T> {
+        if !self.conversions.is_empty() {
+            py.import("quantize_rs._inputs.run")?.call_method1("warn", (self.conversions,))?;
+        }
+        Ok(self.found)
+    }
 }
 
 impl Run {
@@ -161,11 +173,13 @@ impl Run {
             let channel = is_iterator.then(|| channel.clone());
             let mut pulled = Pulled { samples: Arc::clone(&samples), channel };
             let found = work(&*engine, &mut pulled, control)?;
-            let warnings = match samples.lock() {
-                Ok(samples) if !is_random => samples.samples.warnings(),
-                _ => Vec::new(),
+            let (warnings, conversions) = match samples.lock() {
+                Ok(samples) if !is_random => {
+                    (samples.samples.warnings(), samples.samples.conversions())
+                }
+                _ => (Vec::new(), Vec::new()),
             };
-            Ok::<_, QuantizeError>(Done { found, warnings })
+            Ok::<_, QuantizeError>(Done { found, warnings, conversions })
         })
     }
 

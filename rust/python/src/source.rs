@@ -138,6 +138,11 @@ impl Source {
         Source(Kind::Samples(samples))
     }
 
+    /// Whether these are the samples of another source.
+    pub(crate) fn is_again(&self) -> bool {
+        matches!(self.0, Kind::Kept { .. })
+    }
+
     /// Whether the samples come from a Python iterator.
     pub(crate) fn is_iterator(&self) -> bool {
         match &self.0 {
@@ -193,6 +198,7 @@ impl Source {
                     to_come: *items,
                     each: 1,
                     waiting: None,
+                    conversions: Vec::new(),
                     left,
                 }))
             }
@@ -222,6 +228,10 @@ impl Samples for Keeping {
     fn len_hint(&self) -> Option<usize> {
         self.samples.len_hint()
     }
+
+    fn conversions(&self) -> Vec<String> {
+        self.samples.conversions()
+    }
 }
 
 /// Samples that were stored.
@@ -248,6 +258,8 @@ struct Pulled {
     each: usize,
     /// The remaining samples of the last item.
     waiting: Option<BoxedSamples>,
+    /// Those of the items so far.
+    conversions: Vec<String>,
     left: usize,
 }
 
@@ -265,6 +277,11 @@ impl Samples for Pulled {
                 Ok(samples) => {
                     self.to_come = self.to_come.map(|items| items.saturating_sub(1));
                     self.each = samples.len_hint().unwrap_or(1);
+                    for said in samples.conversions() {
+                        if !self.conversions.contains(&said) {
+                            self.conversions.push(said);
+                        }
+                    }
                     self.waiting = Some(samples);
                 }
                 Err(error) => {
@@ -280,6 +297,10 @@ impl Samples for Pulled {
     fn len_hint(&self) -> Option<usize> {
         let waiting = self.waiting.as_ref().and_then(|waiting| waiting.len_hint()).unwrap_or(0);
         Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        self.conversions.clone()
     }
 }
 

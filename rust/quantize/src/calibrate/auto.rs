@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
+use super::ENOUGH_SAMPLES;
 use super::collect::Collected;
 use super::compare_methods::{ComparisonScope, compare};
 use super::engine::Engine;
@@ -13,9 +14,8 @@ use super::retained::MAX_RETAINED;
 use super::run::Control;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
-/// With fewer samples methods are not compared: what a few samples show seldom holds for others. At
-/// most an eighth of the samples is used to evaluate each method.
-const MIN_SAMPLES: usize = 8 * MAX_RETAINED;
+/// With fewer samples methods are not compared: what a few samples show seldom holds for others.
+const MIN_SAMPLES: usize = ENOUGH_SAMPLES;
 
 /// The minimum number of retained samples: large samples are not all retained, and equal samples
 /// are retained once.

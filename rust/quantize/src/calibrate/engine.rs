@@ -57,6 +57,11 @@ pub trait Samples {
     fn len_hint(&self) -> Option<usize> {
         None
     }
+
+    /// Warnings about the types that samples were converted from.
+    fn conversions(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// Receives the values of an observed tensor right after its node was run.

@@ -61,6 +61,11 @@ pub fn calibrate(
         let evaluating = engine.runs_any_model();
         let collected =
             collect::collect(model, observed, engine, samples, &mut control, evaluating)?;
+        // Samples that run again to evaluate methods are not counted twice.
+        let count = collected.samples;
+        let Control { threads, progress } = control;
+        let mut at_the_end = |_| progress(Progress { done: count, total: Some(count) });
+        let mut control = Control { threads, progress: &mut at_the_end };
         return auto::choose(model, plan, engine, collected, &mut control);
     }
     let mut collected = collect::collect(model, observed, engine, samples, &mut control, false)?;
@@ -72,6 +77,10 @@ pub fn calibrate(
     ranges.method = Method::full_range().name();
     Ok(ranges)
 }
+
+/// The number of samples that every message asks for: from here on `auto` compares the methods, and
+/// more samples seldom change a range. At most an eighth of them evaluates each method.
+pub const ENOUGH_SAMPLES: usize = 8 * retained::MAX_RETAINED;
 
 /// The note of a plan that observes no value.
 const NO_OBSERVED_VALUE: &str =

@@ -5,6 +5,7 @@ use quantize_rs_math::Granularity;
 
 use super::{QuantizedRow, Report, ReportRow};
 use crate::Role;
+use crate::calibrate::ENOUGH_SAMPLES;
 use crate::util::text::size;
 
 /// Returns a suggestion if the report gives a reason for it.
@@ -22,9 +23,6 @@ const POOR_DB: f64 = 15.0;
 
 /// A weight this far below the median stands out.
 const BEHIND_DB: f64 = 10.0;
-
-/// The number of samples from which on more samples seldom change a range.
-const ENOUGH_SAMPLES: usize = 100;
 
 /// A larger fraction of clipped values gets a suggestion.
 const MUCH_OUTSIDE: f64 = 0.01;
@@ -109,10 +107,11 @@ fn samples(report: &Report) -> Option<String> {
     // Weight-only quantization uses channel means only, for which a few dozen samples suffice.
     let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
     let few = ranges && (1..ENOUGH_SAMPLES).contains(&report.samples);
-    let plural = if report.samples == 1 { "" } else { "s" };
-    few.then(|| {
+    // Of very few there is a warning.
+    let said = report.warnings.iter().any(|warning| warning.starts_with("only "));
+    (few && !said).then(|| {
         format!(
-            "only {} sample{plural}: use at least {ENOUGH_SAMPLES}, as varied as production inputs",
+            "only {} samples: give at least {ENOUGH_SAMPLES}, as varied as production inputs",
             report.samples
         )
     })

@@ -3,8 +3,9 @@
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
 use quantize_rs_onnx::Tensor;
 
+use super::convert::{self, convert};
 use super::rows::Rows;
-use super::{BoxedSamples, convert, data};
+use super::{BoxedSamples, data};
 use crate::inputs::{batch_hint, describe, dims, elements, fits, listed, mismatch};
 
 /// Which of the arrays called `names` belongs to each input: their positions, in the order of the
@@ -227,5 +228,10 @@ impl Samples for Batches {
 
     fn len_hint(&self) -> Option<usize> {
         Some(self.left)
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        let columns = self.columns.iter();
+        columns.filter_map(|column| convert::warning(&column.input, column.rows.dtype)).collect()
     }
 }

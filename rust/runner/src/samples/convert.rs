@@ -1,7 +1,7 @@
 //! Converts numbers to the type of an input, or reports the first that does not fit.
 
 use half::{bf16, f16};
-use quantize_rs::{CalibrationError, CalibrationErrorKind};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec};
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::data;
@@ -54,6 +54,20 @@ pub fn convert(tensor: Tensor, to: DataType, what: &str) -> Result<Tensor, Calib
         }
     }
     Ok(Tensor { dtype: to, shape: tensor.shape, data: converted.into() })
+}
+
+/// A warning about integers for a float input, such as pixels of 0 to 255 where the model expects 0
+/// to 1. Booleans are masks.
+pub(super) fn warning(input: &InputSpec, from: DataType) -> Option<String> {
+    let to = input.dtype.filter(|dtype| dtype.is_float())?;
+    let integers = !from.is_float() && from != DataType::Bool;
+    integers.then(|| {
+        format!(
+            "the samples of input `{}` are {from}, and the input is {to}: the numbers are used as \
+             they are; give {to} samples, prepared as in production",
+            input.name
+        )
+    })
 }
 
 /// Whether all elements are finite, as a fast check for the most common type; `false` when unknown.

@@ -4,12 +4,12 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
-use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
+use quantize_rs::{CalibrationError, ENOUGH_SAMPLES, InputSpec, Sample, Samples};
 use quantize_rs_onnx::Tensor;
 
 use super::BoxedSamples;
 
-/// The minimum number of distinct samples; with fewer, ranges seldom hold for other data.
+/// With fewer distinct samples there is a warning: their ranges seldom hold for other data.
 pub const MIN_SAMPLES: usize = 32;
 
 /// The minimum correlation of neighbouring pixels in images; in natural images it is nearly 1.
@@ -61,10 +61,10 @@ impl SampleDiagnostics {
     /// The warnings about the samples so far, as sentences without a full stop.
     pub fn warnings(&self) -> Vec<String> {
         let (count, distinct) = (self.count, self.distinct.len());
-        let mut warnings = Vec::new();
         if count == 0 {
-            return warnings;
+            return Vec::new();
         }
+        let mut warnings = self.samples.conversions();
         if count * self.batch < MIN_SAMPLES {
             let samples = if count == 1 { "sample" } else { "samples" };
             let each = match self.batch {
@@ -72,7 +72,7 @@ impl SampleDiagnostics {
                 batch => format!(" of {batch}"),
             };
             warnings.push(format!(
-                "only {count} {samples}{each}: give at least {MIN_SAMPLES}, \
+                "only {count} {samples}{each}: give at least {ENOUGH_SAMPLES}, \
                  as varied as production inputs"
             ));
         }
@@ -125,6 +125,10 @@ impl Samples for SampleDiagnostics {
 
     fn len_hint(&self) -> Option<usize> {
         self.samples.len_hint()
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        self.samples.conversions()
     }
 }
 
@@ -268,7 +272,7 @@ mod tests {
 
     #[test]
     fn few_duplicate_and_constant_samples_are_reported() {
-        let few = |n: &str| format!("only {n}: give at least 32, as varied as production inputs");
+        let few = |n: &str| format!("only {n}: give at least 128, as varied as production inputs");
         let ramp = |sample: u16, place: u16| f32::from(sample + place);
         assert_eq!(about(1, ramp), [few("1 sample")]);
         assert_eq!(about(31, ramp), [few("31 samples")]);

@@ -3,7 +3,8 @@
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
 use quantize_rs_onnx::{Model, Raw, Tensor, ValueInfoProto};
 
-use super::{BoxedSamples, batching, convert, from_arrays};
+use super::convert::{self, convert};
+use super::{BoxedSamples, batching, from_arrays};
 use crate::inputs::{elements, fits};
 
 /// Converts the items of an iterable, which are arrays for the inputs of a model, to samples.
@@ -66,12 +67,16 @@ impl Items {
             }
         }
         if self.are_one_sample(&arrays) {
+            let pairs = self.inputs.iter().zip(&arrays);
+            let conversions = pairs
+                .filter_map(|(input, (_, array))| convert::warning(input, array.dtype))
+                .collect();
             let values = self.inputs.iter().zip(arrays).map(|(input, (_, array))| {
                 let dtype = input.dtype.unwrap_or(array.dtype);
                 Ok((input.name.clone(), convert(array, dtype, &input.name)?))
             });
             let inputs = values.collect::<Result<_, _>>()?;
-            return Ok(Box::new(SingleSample(Some(Sample { inputs }))));
+            return Ok(Box::new(SingleSample { sample: Some(Sample { inputs }), conversions }));
         }
         from_arrays(arrays, &self.inputs, None)
     }
@@ -155,15 +160,22 @@ impl Said {
 }
 
 /// A single sample.
-struct SingleSample(Option<Sample>);
+struct SingleSample {
+    sample: Option<Sample>,
+    conversions: Vec<String>,
+}
 
 impl Samples for SingleSample {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.0.take().map(Ok)
+        self.sample.take().map(Ok)
     }
 
     fn len_hint(&self) -> Option<usize> {
-        Some(usize::from(self.0.is_some()))
+        Some(usize::from(self.sample.is_some()))
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        self.conversions.clone()
     }
 }
 

@@ -7,6 +7,9 @@ use super::decode::MAX_PIXELS;
 use super::{ChannelOrder, ImageFolder, Layout};
 use crate::inputs::{describe, listed, mismatch};
 
+/// What to say where neither the model nor the caller says how large images are.
+const NO_SIZE: &str = "it has a dynamic image size: give ImageFolder(size=(height, width))";
+
 /// The form in which images are passed to the input.
 pub(super) struct Frame {
     /// Name of the input.
@@ -61,7 +64,8 @@ impl Frame {
             Some(layout) => layout,
             None => layout_of(image).ok_or_else(|| {
                 refused(
-                    "the axis of the 3 channels or the single one is ambiguous: set the layout"
+                    "the axis of the 3 channels or the single one is ambiguous: give \
+                     ImageFolder(layout=\"NCHW\") or NHWC"
                         .to_owned(),
                 )
             })?,
@@ -135,7 +139,7 @@ fn layout_of(image: &[Option<usize>]) -> Option<Layout> {
 fn size(folder: &ImageFolder, declared: [Option<usize>; 2]) -> Result<[usize; 2], String> {
     let size = match (folder.size, declared) {
         (None, [Some(height), Some(width)]) => [height, width],
-        (None, _) => return Err("it has a dynamic image size: set the size".to_owned()),
+        (None, _) => return Err(NO_SIZE.to_owned()),
         (Some(size), _) => {
             let fits = declared.iter().zip(size).all(|(want, have)| want.is_none_or(|w| w == have));
             if !fits {
@@ -211,11 +215,11 @@ mod tests {
             (
                 Some(&[1, 4, 8, 6]),
                 &plain,
-                "the axis of the 3 channels or the single one is ambiguous: set the layout",
+                "the axis of the 3 channels or the single one is ambiguous",
             ),
-            (Some(&[1, 3, 8, 3]), &plain, "set the layout"),
+            (Some(&[1, 3, 8, 3]), &plain, "give ImageFolder(layout=\"NCHW\") or NHWC"),
             (Some(&[1, 8, 6, 3]), &nchw, "as NCHW it has 8 channels, images have 1 or 3"),
-            (Some(&[1, 3, -1, -1]), &plain, "it has a dynamic image size: set the size"),
+            (Some(&[1, 3, -1, -1]), &plain, NO_SIZE),
             (Some(&[1, 3, 9, -1]), &sized, "images of size [8, 6] do not fit (`images`)"),
             (Some(&[1, 3, 8, 6]), &cropped, "a crop of 7 is too small for a size of [8, 6]"),
             (Some(&[1, 3, -1, -1]), &vast, "images cannot have the size [18446744073709551615, 2]"),
