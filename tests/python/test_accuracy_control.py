@@ -73,7 +73,7 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"})
     assert asked.model == report.model
     (row,) = (value for value in report.values if value.name == name)
-    assert row.why == "left float to meet min_sqnr"
+    assert row.why == "not quantized: left float to meet min_sqnr"
     assert not row.quantized
     assert f"`{name}` left float" in str(report)
     assert name in report.html()

@@ -220,8 +220,9 @@ def test_op_types_choose_and_the_rest_stays_float() -> None:
     assert made["Conv"] == made["MatMulInteger"] == 1
     plan = quantize_rs.open(model).plan(output_format="dynamic", op_types=["MatMul"])
     why = {value.name: value.why for value in plan}
-    assert why["k"] == "read by Conv, not one of op_types"
-    assert why["h"].startswith("becomes uint8 when the model runs, for node making `y` (MatMul)")
+    assert why["k"] == "not quantized: read by Conv, not one of op_types"
+    at_run_time = "quantized at run time: becomes uint8 when the model runs, for node making `y`"
+    assert why["h"].startswith(at_run_time)
 
 
 def test_seven_bits_are_used_where_sums_saturate() -> None:

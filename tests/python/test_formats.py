@@ -326,7 +326,7 @@ def test_what_has_the_type_that_is_asked_for_stays() -> None:
     made = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     report = quantize_rs.quantize(made, None, weights="float16")
     [value] = [value for value in report.values if value.role == "weight"]
-    assert value.why == "is float16 already"
+    assert value.why == "not quantized: is float16 already"
     written = quantize_rs.quantize(made, None, weights="bfloat16").model
     assert written is not None
     expected = w.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float16)

@@ -148,7 +148,7 @@ def test_only_what_is_included_is_quantized(digits: Path, images: Path) -> None:
     assert "relu1_out" in {v.name for v in report.activations if v.quantized}
     assert "relu2_out" not in {v.name for v in report.activations if v.quantized}
     why = {v.name: v.why for v in report.weights}
-    assert why["conv2.weight"] == "read by `conv2`, which is not to be quantized"
+    assert why["conv2.weight"] == "not quantized: read by `conv2`, which is not to be quantized"
     plan = quantize_rs.open(digits).plan(include=["Conv"], prune=0.01)
     assert {v.name for v in plan if v.quantized} == {f"conv{i}.weight" for i in (1, 2, 3)}
     done = " ".join(line for step in plan.steps for line in step.did)

@@ -201,14 +201,18 @@ def test_samples_in_memory_are_a_variable_of_the_call(tmp_path: Path) -> None:
     assert (given.way, given.samples) == ("static", "data")
     (reason,) = (reason.text for reason in given.reasons if reason.rule == "samples")
     assert "`data` stands for" in reason
-    assert "`calibration.npy`" in reason
+    assert "SAMPLES for a .npy file" in reason
+    assert "--data SAMPLES " in given.command
     report = eval(given.python, {"quantize_rs": quantize_rs, "data": arrays})
     works(model, report.output, given)
     for none in (None, "random"):
         alone = recommend(model, none)
-        assert alone.samples == "calibration.npy"
+        assert alone.samples == "data"
+        assert "calibration.npy" not in alone.command + alone.python
         (reason,) = (reason.text for reason in alone.reasons if reason.rule == "samples")
-        assert "`calibration.npy` stands for" in reason
+        assert "give at least 128 real examples of its input" in reason
+    with pytest.raises(FileNotFoundError):
+        recommend(model, tmp_path / "none.npy")
 
 
 def test_the_reported_size_is_about_that_of_the_file(tmp_path: Path) -> None:

@@ -577,7 +577,7 @@ def test_weights_that_are_not_finite_stay_float_with_a_warning(bad: float) -> No
     report = quantize_rs.quantize(source, None)
     rows = {value.name: value for value in report.weights}
     assert (rows["w"].quantized, rows["v"].quantized) == (False, True)
-    assert rows["w"].why.startswith("is not finite: element 77")
+    assert rows["w"].why.startswith("not quantized: is not finite: element 77")
     assert any("not finite: `w` (element 77" in warning for warning in report.warnings)
     assert report.model is not None
     stored = onnx.load_from_string(report.model).graph.initializer

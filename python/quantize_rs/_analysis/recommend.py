@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from pathlib import Path
 
 from .._flow.model import Model
 from .._inputs.model_source import ModelSource, core_model
@@ -32,8 +34,7 @@ def recommend(
     data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
         Real inputs, as `calibration_data` of `quantize_with_calibration`. They are not read; it
         only matters whether you have any. The call contains a path as it is, and ``data`` for
-        anything else. Without data, and with ``"random"``, the call contains a placeholder file,
-        and a reason says so.
+        anything else, and the command ``SAMPLES``; a reason says what to put there.
     target : str, optional
         The target runtime, as in `quantize`.
 
@@ -47,7 +48,7 @@ def recommend(
     OptionError
         The target is unknown.
     ModelError, FileNotFoundError, PermissionError, OSError
-        The model cannot be read.
+        The model cannot be read, or there is no file or folder of this path.
 
     Examples
     --------
@@ -64,5 +65,8 @@ def recommend(
     """
     path = os.fsdecode(data) if isinstance(data, str | os.PathLike) else None
     path = None if path == "random" else path  # random values are not samples
+    is_pattern = path is not None and any(char in path for char in "*?[")
+    if path is not None and not is_pattern and not Path(path).exists():
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     in_memory = data is not None and not isinstance(data, str | os.PathLike)
     return result(Recommendation, core_model(model).recommended(target, path, in_memory))

@@ -23,12 +23,15 @@ class LayerWidth:
     sqnr_db : float or None
         The SQNR in dB of the worst output when only this layer is quantized; without data that of
         the weight itself; None if it stays float.
+    why : str
+        Why it has this width, or why it stays float.
     """
 
     name: str
     bits: int | None
     bytes: int
     sqnr_db: float | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True, repr=False)

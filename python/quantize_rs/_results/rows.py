@@ -26,7 +26,8 @@ class PlannedValue:
     shape : tuple of (int or None), or None
         Its shape, if known, with None for a dynamic dimension.
     why : str
-        The reason why it is quantized or stays float.
+        Why it is quantized, ``"quantized: weight of node ..."``, or why it is not,
+        ``"not quantized: ..."``.
     qtype : str or None
         The type it is quantized to, such as ``"int8"``. This and the attributes below are None if
         it is not quantized.
@@ -65,8 +66,8 @@ class PlannedValue:
     def _adapt(found: dict[str, Any]) -> dict[str, Any]:
         decision = found["decision"]
         if (how := decision.get("quantize")) is None:
-            return found | {"why": decision["keep"]}
-        own = {"why": how["because"], "stored": how["stored"], "format": how["format"]}
+            return found
+        own = {"stored": how["stored"], "format": how["format"]}
         return found | own | _spec(how["spec"]) | {"source": _source(how["source"])}
 
     @property

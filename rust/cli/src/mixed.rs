@@ -15,9 +15,14 @@ use crate::options;
 use crate::samples::SampleArguments;
 use crate::{output_path, plan, run_on_samples};
 
+/// What the samples are for.
+const PURPOSE: &str = "Samples to choose the bits on, by the effect on the outputs";
+
 /// Arguments of `mixed-precision`.
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("calibration_data", |data| data.help(crate::samples::help(PURPOSE))),
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
     mut_arg("engine", |engine| engine.requires("calibration_data")),
     mut_arg("onnxruntime", |library| library.requires("calibration_data")),
     mut_arg("threads", |threads| threads.requires("calibration_data"))
@@ -133,5 +138,6 @@ fn chosen(
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             mixed_precision(model, config, &options, Some((engine, samples)), control)
         })?;
+    done.conversions.iter().for_each(|said| console.warn(said));
     Ok(done.found)
 }

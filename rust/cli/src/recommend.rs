@@ -1,6 +1,6 @@
 //! `recommend`: recommends how to quantize a model, with reasons.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::recommend::ALL;
@@ -16,7 +16,7 @@ use crate::{options, samples};
 pub(crate) struct RecommendArguments {
     /// The model
     model: PathBuf,
-    /// The path of samples, as for `calibrate`; it appears in the printed command and is not read
+    /// The path of samples, as for `calibrate`; the printed command names it, and it is not read
     #[arg(
         id = "calibration_data",
         long = "calibration-data",
@@ -37,9 +37,19 @@ fn rules() -> String {
     format!("Rules; the first that applies decides:\n{}", rows.collect::<String>())
 }
 
+/// Whether a path names something; a pattern may match nothing yet.
+fn exists(path: &Path) -> bool {
+    path.to_string_lossy().contains(['*', '?', '[']) || path.exists()
+}
+
 pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     // Random numbers are not samples of real inputs.
     let samples = args.data.as_ref().filter(|path| !samples::is_random(path));
+    if let Some(path) = samples.filter(|path| !exists(path)) {
+        let message =
+            format!("--calibration-data: there is no file or folder `{}`", path.display());
+        return Err(Failure::Refused(message));
+    }
     let samples = samples.map(|path| path.display().to_string());
     let samples = samples.as_deref().map(SampleSource::File);
     let wanted = Request { target: args.target, samples };

@@ -67,7 +67,7 @@ fn reasons_name_facts_of_the_model() {
     let found = recommended(&fixture("conv2d_relu"), None, None);
     let largest = found.facts.largest.as_ref().unwrap();
     assert!(found.to_string().contains(&format!("`{}` (Conv", largest.name)), "{found}");
-    assert!(found.to_string().contains("`calibration.npy` stands for"), "{found}");
+    assert!(found.to_string().contains("--data SAMPLES "), "{found}");
 }
 
 #[test]

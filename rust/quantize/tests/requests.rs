@@ -97,7 +97,7 @@ fn a_weight_with_nan_stays_float_unless_it_is_named() {
     let model = Model::open(path).unwrap();
     let made = plan(&model, per_channel()).apply(&model, None).unwrap();
     let row = made.report().values.iter().find(|row| row.name == "w").unwrap();
-    assert!(row.quantized.is_none() && row.why.starts_with("is not finite"), "{row:?}");
+    assert!(row.quantized.is_none() && row.reason().starts_with("is not finite"), "{row:?}");
     let warning = made.report().warnings.join("; ");
     assert!(warning.contains("not finite: `w` (element ") && warning.contains("NaN"), "{warning}");
 

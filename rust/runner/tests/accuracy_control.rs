@@ -116,7 +116,7 @@ fn only_a_bad_layer_is_reverted_to_float() {
         let again = prepared.plan().apply(&prepared.model, None).unwrap();
         assert_eq!(again.to_bytes().unwrap(), made.to_bytes().unwrap());
         let row = report.values.iter().find(|row| row.name == *name).unwrap();
-        assert_eq!(row.why, "left float to meet min_sqnr");
+        assert_eq!(row.why, "not quantized: left float to meet min_sqnr");
         assert!(report.to_string().contains(&format!("`{name}` left float: SQNR")), "{report}");
         assert!(report.html().contains("Accuracy control"));
     }

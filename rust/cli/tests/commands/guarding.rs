@@ -35,7 +35,7 @@ fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
         );
         let values = json.json()["values"].as_array().cloned().unwrap_or_default();
         let row = values.iter().find(|row| row["name"] == **name).cloned().unwrap_or_default();
-        assert_eq!(row["why"], "left float to meet min_sqnr");
+        assert_eq!(row["why"], "not quantized: left float to meet min_sqnr");
     }
     let compared = run(&[
         "compare",

@@ -133,7 +133,10 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     }
     let json = run(&["recommend", &model, "--format", "json"]).json();
     assert_eq!((&json["way"], &json["bits"]), (&"static".into(), &8.into()), "{json}");
-    assert_eq!(json["samples"], "calibration.npy");
+    assert!(json["command"].as_str().is_some_and(|text| text.contains("--data SAMPLES ")));
+    let missing = folder.path("none.npy");
+    let missing = run(&["recommend", &model, "--data", &missing]);
+    assert!(missing.code == 1 && missing.err.contains("there is no file"), "{missing:?}");
     let noise = run(&["recommend", &model, "--data", "random", "--format", "json"]).json();
     assert_eq!(noise, json, "noise is no sample");
     let other = json["otherwise"][0]["command"].as_str().expect("a command");

@@ -5,6 +5,7 @@ use std::fmt;
 use quantize_rs_math::{Granularity, QSpec, QType, Scales};
 
 use serde::Serialize;
+use serde::ser::SerializeStruct;
 
 use super::{Decision, KeepReason, Plan, Planned, QuantizeReason, Source};
 use crate::Format;
@@ -144,6 +145,38 @@ impl fmt::Display for KeepReason {
             }
             KeepReason::FloatNode { node, why } => write!(f, "{node} computes in float: {why}"),
         }
+    }
+}
+
+impl Decision {
+    /// Why the value is quantized, or why it is not, as a text that says which of them.
+    pub fn why(&self) -> String {
+        match self {
+            Decision::Quantize(plan) => format!("quantized: {}", plan.because),
+            Decision::KeepFloat(kept @ KeepReason::AtRunTime { .. }) => {
+                format!("quantized at run time: {kept}")
+            }
+            Decision::KeepFloat(kept) => not_quantized(kept),
+        }
+    }
+}
+
+/// Why a value is not quantized, as [`Decision::why`] has it.
+pub(crate) fn not_quantized(reason: impl fmt::Display) -> String {
+    format!("not quantized: {reason}")
+}
+
+/// The fields, and the reason as text.
+impl Serialize for Planned {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut fields = serializer.serialize_struct("Planned", 6)?;
+        fields.serialize_field("name", &self.name)?;
+        fields.serialize_field("role", &self.role)?;
+        fields.serialize_field("dtype", &self.dtype)?;
+        fields.serialize_field("shape", &self.shape)?;
+        fields.serialize_field("decision", &self.decision)?;
+        fields.serialize_field("why", &self.decision.why())?;
+        fields.end()
     }
 }
 

@@ -20,6 +20,7 @@ mod integer_ops;
 mod joined_inputs;
 mod minimum_opset;
 mod non_finite;
+mod nothing;
 mod opset;
 mod ort_int8_workarounds;
 mod pattern;
@@ -35,7 +36,7 @@ mod types;
 mod unscalable;
 mod weights;
 
-pub(crate) use display::kind;
+pub(crate) use display::{kind, not_quantized};
 pub(crate) use formats::MICROSOFT;
 pub(crate) use ort_int8_workarounds::SAYS_TYPE;
 pub use preprocess::PreprocessedModel;
@@ -86,7 +87,7 @@ pub struct Plan {
 }
 
 /// One value and the decision about it.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Planned {
     /// Name of the value.
     pub name: String,

@@ -124,6 +124,21 @@ pub(super) fn warn_widened(context: &Context<'_, '_>, _: &Decisions) -> Outcome 
     }))
 }
 
+/// Warns that weights of integer operators have zero points of 0 although others were asked for.
+pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
+    let config = context.config;
+    let forced = |plan: &ValuePlan| {
+        plan.source == Source::Weights
+            && forces_symmetric(config, plan.spec.qtype, plan.spec.granularity)
+    };
+    let any = || decisions.all_quantized().any(|(_, plan)| forced(plan));
+    Outcome::warn((config.symmetric == Some(false) && any()).then(|| {
+        "weights with one scale per channel have zero points of 0 where activations are quantized \
+         too: symmetric=False has no effect on them; with per_channel=False it has"
+            .to_owned()
+    }))
+}
+
 /// How a weight is quantized. A negative scale does not improve types of 8 bits and more, which
 /// integer kernels use.
 fn spec(

@@ -14,6 +14,7 @@ use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
+use crate::plan::not_quantized;
 use crate::report::Evaluation;
 use crate::{AccuracyCriteria, Config, LatencyOptions, QuantizeError, Ranges};
 use candidate::{CandidateEvaluator, EvaluatedCandidate};
@@ -115,7 +116,7 @@ pub fn quantize_with_accuracy_control(
     let report = quantized.report_mut();
     for row in &mut report.values {
         if verified.float_layers.iter().any(|layer| layer.name == row.name) {
-            row.why = format!("left float to meet {}", verified.criteria_names());
+            row.why = not_quantized(format!("left float to meet {}", verified.criteria_names()));
         }
     }
     report.notes.extend(notes);

@@ -1,12 +1,11 @@
 //! Chooses a bit width for each layer, so that the model meets a size or an SQNR.
 
 mod greedy;
+mod result;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 
 use quantize_rs_onnx::Model;
-use serde::Serialize;
 
 use crate::analysis::{SliceSamples, all_of};
 use crate::apply::Quantized;
@@ -22,6 +21,8 @@ use crate::{
 };
 use greedy::{Step, WidthOption, greedy_steps};
 
+pub use result::{LayerWidth, MixedPrecision};
+
 /// The goal and the bit widths. Set one of `target_size` and `min_sqnr`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixedOptions {
@@ -29,7 +30,8 @@ pub struct MixedOptions {
     pub target_size: Option<f64>,
     /// The minimum SQNR of its worst output on the samples, in decibels.
     pub min_sqnr: Option<f64>,
-    /// The bit widths to choose from, in addition to float.
+    /// The bit widths to choose from, in addition to float, which a layer keeps where that meets
+    /// the goal with less noise.
     pub bits: Vec<u8>,
 }
 
@@ -37,37 +39,6 @@ impl Default for MixedOptions {
     fn default() -> MixedOptions {
         MixedOptions { target_size: None, min_sqnr: None, bits: vec![8, 4, 2] }
     }
-}
-
-/// A bit width for each layer of a model.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct MixedPrecision {
-    /// One row for each layer that can be quantized, in the order of the model.
-    pub layers: Vec<LayerWidth>,
-    /// The size of the float model in bytes, including external data.
-    pub bytes_before: u64,
-    /// The size of the model with these widths, in bytes.
-    pub bytes_after: u64,
-    /// The error of each output; empty without samples.
-    pub outputs: Vec<OutputRow>,
-    /// The number of samples.
-    pub samples: usize,
-    /// The engine that ran them.
-    pub engine: Option<String>,
-}
-
-/// The bit width of one layer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct LayerWidth {
-    /// The name of the weight.
-    pub name: String,
-    /// Its bit width; `None` for float.
-    pub bits: Option<u8>,
-    /// Its size in the model in bytes, including scales.
-    pub bytes: u64,
-    /// The SQNR if only this layer is quantized, in decibels: of the worst output, or without
-    /// samples of the weight itself.
-    pub sqnr_db: Option<f64>,
 }
 
 /// Chooses a bit width for each layer. It starts with float and always takes the step with the
@@ -102,14 +73,14 @@ pub fn mixed_precision(
     let stages = StagedProgress::new(Control { threads, progress: &mut counted });
     let mut solver = WidthSolver { model, config, engine, samples, stages };
     let mut layers = solver.rungs(&options.bits)?;
-    let steps = match goal {
-        Goal::Bytes(most) => solver.steps_for_size(&layers, greedy_steps(&layers), most)?,
+    let steps = match &goal {
+        Goal::Bytes(most) => solver.steps_for_size(&layers, greedy_steps(&layers), *most)?,
         Goal::Sqnr(least) => {
-            drop_inaccurate_widths(&mut layers, least)?;
-            solver.steps_for_sqnr(&layers, greedy_steps(&layers), least)?
+            drop_inaccurate_widths(&mut layers, *least)?;
+            solver.steps_for_sqnr(&layers, greedy_steps(&layers), *least)?
         }
     };
-    solver.result(&layers, &steps)
+    solver.result(&layers, &steps, &goal)
 }
 
 /// The goal.
@@ -329,7 +300,9 @@ impl WidthSolver<'_> {
 
     /// The model after some steps.
     fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
-        let config = with(self.config, &widths(layers, steps));
+        let chosen = chosen(layers, steps);
+        let widths = chosen.iter().map(|(layer, width)| (layer.name.as_str(), width.bits));
+        let config = with(self.config, widths);
         let prepared = PreprocessedModel::of(self.model, config)?;
         prepared.plan().apply_cached(&prepared.model, None, None)
     }
@@ -351,11 +324,12 @@ impl WidthSolver<'_> {
         &mut self,
         layers: &[Layer],
         steps: &[Step],
+        goal: &Goal,
     ) -> Result<MixedPrecision, QuantizeError> {
         let made = self.made(layers, steps)?;
         let (outputs, engine) = self.measured(&made)?;
         Ok(MixedPrecision {
-            layers: widths(layers, steps),
+            layers: widths(layers, steps, goal),
             bytes_before: made.report().bytes_before,
             bytes_after: made.report().bytes_after,
             outputs,
@@ -365,87 +339,48 @@ impl WidthSolver<'_> {
     }
 }
 
-/// The widths of the layers after some steps.
-fn widths(layers: &[Layer], steps: &[Step]) -> Vec<LayerWidth> {
+/// Each layer with its width after some steps.
+fn chosen<'a>(layers: &'a [Layer], steps: &[Step]) -> Vec<(&'a Layer, WidthOption)> {
     let mut at = vec![0; layers.len()];
     for step in steps {
         at[step.layer] = step.rung;
     }
-    let rungs = layers.iter().zip(at);
-    rungs
-        .map(|(layer, at)| {
-            let WidthOption { bits, bytes, sqnr_db } = layer.rungs[at];
-            LayerWidth { name: layer.name.clone(), bits, bytes, sqnr_db }
-        })
-        .collect()
+    layers.iter().zip(at).map(|(layer, at)| (layer, layer.rungs[at])).collect()
 }
 
-fn with(config: &Config, layers: &[LayerWidth]) -> Config {
+/// The rows of the layers after some steps.
+fn widths(layers: &[Layer], steps: &[Step], goal: &Goal) -> Vec<LayerWidth> {
+    let row = |(layer, width): (&Layer, WidthOption)| {
+        let WidthOption { bits, bytes, sqnr_db } = width;
+        LayerWidth { name: layer.name.clone(), bits, bytes, sqnr_db, why: why(layer, width, goal) }
+    };
+    chosen(layers, steps).into_iter().map(row).collect()
+}
+
+/// Why a layer has this width: float is a choice, too.
+fn why(layer: &Layer, width: WidthOption, goal: &Goal) -> String {
+    let smaller = layer.rungs.iter().any(|rung| rung.bits.is_some() && rung.bytes < width.bytes);
+    match (width.bits, goal) {
+        (Some(_), Goal::Bytes(_)) => "the least noise for the bytes that it saves".to_owned(),
+        (Some(_), Goal::Sqnr(least)) => format!("saves bytes, and {least} dB are left"),
+        (None, Goal::Sqnr(least)) if layer.rungs.len() == 1 => {
+            format!("stays float: none of the bit widths leaves {least} dB for this layer alone")
+        }
+        (None, _) if !smaller => "stays float: quantized it is not smaller".to_owned(),
+        (None, Goal::Bytes(most)) => {
+            format!("stays float: {} are met without it", size(*most))
+        }
+        (None, Goal::Sqnr(least)) => format!("stays float: less than {least} dB would be left"),
+    }
+}
+
+fn with<'a>(config: &Config, layers: impl Iterator<Item = (&'a str, Option<u8>)>) -> Config {
     let mut config = config.clone();
-    for layer in layers {
-        match layer.bits {
-            Some(bits) => drop(config.layer_bits.insert(layer.name.clone(), bits)),
-            None => drop(config.layer_float.insert(layer.name.clone())),
+    for (name, bits) in layers {
+        match bits {
+            Some(bits) => drop(config.layer_bits.insert(name.to_owned(), bits)),
+            None => drop(config.layer_float.insert(name.to_owned())),
         }
     }
     config
-}
-
-impl MixedPrecision {
-    /// The options with these bit widths.
-    #[must_use]
-    pub fn config(&self, config: &Config) -> Config {
-        with(config, &self.layers)
-    }
-
-    /// The SQNR of the worst output, in decibels; `None` without samples.
-    pub fn sqnr_db(&self) -> Option<f64> {
-        worst_sqnr(&self.outputs)
-    }
-
-    /// The size of the float model divided by that of the result.
-    #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
-    pub fn ratio(&self) -> f64 {
-        self.bytes_before as f64 / self.bytes_after.max(1) as f64
-    }
-
-    /// The result as JSON, with `layer_bits`, `ratio` and `sqnr_db`; non-finite numbers are null.
-    pub fn to_json(&self) -> String {
-        serde_json::to_string(&self.document()).unwrap_or_default()
-    }
-
-    /// What [`MixedPrecision::to_json`] writes, for any format of serde.
-    pub fn document(&self) -> impl Serialize + use<> {
-        // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut document = serde_json::to_value(self).unwrap_or_default();
-        let width = |layer: &LayerWidth| match layer.bits {
-            Some(bits) => serde_json::Value::from(bits),
-            None => config::FLOAT32[0].into(),
-        };
-        let layers = self.layers.iter().map(|layer| (layer.name.clone(), width(layer)));
-        document["layer_bits"] = serde_json::Value::Object(layers.collect());
-        document["ratio"] = self.ratio().into();
-        document["sqnr_db"] = self.sqnr_db().into();
-        document
-    }
-}
-
-impl fmt::Display for MixedPrecision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let longest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
-        let width = longest.unwrap_or(0).max("layer".len());
-        writeln!(f, "{:<width$}  {:>7}  {:>10}  {:>8}", "layer", "bits", "size", "alone dB")?;
-        for LayerWidth { name, bits, bytes, sqnr_db } in &self.layers {
-            let bits = bits.map_or_else(|| "float32".to_owned(), |bits| bits.to_string());
-            let alone = sqnr_db.map_or_else(|| "-".to_owned(), |db| format!("{db:.2}"));
-            writeln!(f, "{name:<width$}  {bits:>7}  {:>10}  {alone:>8}", size(*bytes))?;
-        }
-        let (before, after) = (self.bytes_before, self.bytes_after);
-        writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
-        if let (Some(db), Some(engine)) = (self.sqnr_db(), &self.engine) {
-            let plural = if self.samples == 1 { "" } else { "s" };
-            writeln!(f, "SQNR {db:.2} dB on {} sample{plural} ({engine})", self.samples)?;
-        }
-        Ok(())
-    }
 }

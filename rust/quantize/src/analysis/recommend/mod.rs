@@ -225,7 +225,7 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
             }),
         );
     }
-    let files = Files::of(model.path(), samples, facts.inputs);
+    let files = Files::of(model.path(), samples);
     let others = rules::OTHERWISE.iter().filter(|other| other.from == rule);
     let otherwise = others
         .filter_map(|other| {

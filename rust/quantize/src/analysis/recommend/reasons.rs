@@ -5,10 +5,10 @@ use quantize_rs_math::Granularity;
 use quantize_rs_onnx::DataType;
 
 use super::facts::{Facts, Family};
-use super::render_call::{IN_MEMORY, usual_samples};
+use super::render_call::{FILE, VARIABLE};
 use super::{RecommendedOptions, Request, SampleSource, Strategy};
 use crate::util::text::size;
-use crate::{Format, Planned, ValuePlan};
+use crate::{ENOUGH_SAMPLES, Format, Planned, ValuePlan};
 
 /// Returns a reason if there is one.
 type Say = fn(&Facts, &RecommendedOptions, Request<'_>) -> Option<String>;
@@ -95,16 +95,19 @@ fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Request<'_>) -> O
     if choice.way != Strategy::Static {
         return None;
     }
-    let usual = usual_samples(facts.inputs);
+    let one = facts.inputs == 1;
+    let file = if one { "a .npy file, or a folder of images" } else { "an .npz file" };
     match wanted.samples {
         Some(SampleSource::File(_)) => None,
         Some(SampleSource::Memory) => Some(format!(
-            "samples: `{IN_MEMORY}` stands for the samples in memory; the command reads them from \
-             a file, here `{usual}`"
+            "samples: `{VARIABLE}` stands for those in memory, and {FILE} for {file} with them"
         )),
         None => {
-            let inputs = if facts.inputs == 1 { "its input" } else { "its inputs" };
-            Some(format!("samples: `{usual}` stands for some hundred real examples of {inputs}"))
+            let inputs = if one { "its input" } else { "its inputs" };
+            Some(format!(
+                "samples: give at least {ENOUGH_SAMPLES} real examples of {inputs}, instead of \
+                 `{VARIABLE}` in Python, and of {FILE} in the command as {file}"
+            ))
         }
     }
 }

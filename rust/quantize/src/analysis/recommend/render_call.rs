@@ -3,38 +3,29 @@
 use std::path::Path;
 
 use super::{RecommendedOptions, SampleSource, Strategy};
+use crate::util::text::shell_word as word;
 use crate::{Config, Format, QuantizeError, Target};
 
 /// The files that a call reads and writes.
 pub(super) struct Files {
     /// The path of the model; `None` for a model in memory.
     model: Option<String>,
-    /// The file of samples; for samples in memory, the file that a command would read.
-    samples: String,
-    /// Whether samples are in memory.
-    in_memory: bool,
+    /// The file of samples, if there is one.
+    samples: Option<String>,
 }
 
 impl Files {
-    pub(super) fn of(
-        model: Option<&Path>,
-        samples: Option<SampleSource<'_>>,
-        inputs: usize,
-    ) -> Files {
-        let file = match samples {
-            Some(SampleSource::File(path)) => path,
-            Some(SampleSource::Memory) | None => usual_samples(inputs),
+    pub(super) fn of(model: Option<&Path>, samples: Option<SampleSource<'_>>) -> Files {
+        let samples = match samples {
+            Some(SampleSource::File(path)) => Some(path.to_owned()),
+            Some(SampleSource::Memory) | None => None,
         };
-        Files {
-            model: model.map(|path| path.display().to_string()),
-            samples: file.to_owned(),
-            in_memory: samples == Some(SampleSource::Memory),
-        }
+        Files { model: model.map(|path| path.display().to_string()), samples }
     }
 
-    /// The argument of the Python call for samples.
+    /// The file of samples, or the variable that stands for them.
     pub(super) fn samples(&self) -> &str {
-        if self.in_memory { IN_MEMORY } else { &self.samples }
+        self.samples.as_deref().unwrap_or(VARIABLE)
     }
 
     /// The path of the quantized model, beside the original.
@@ -45,13 +36,12 @@ impl Files {
     }
 }
 
-/// The name of the Python variable for samples in memory.
-pub(super) const IN_MEMORY: &str = "data";
+/// The Python variable that stands for samples without a file.
+pub(super) const VARIABLE: &str = "data";
 
-/// The default file name of samples.
-pub(super) fn usual_samples(inputs: usize) -> &'static str {
-    if inputs == 1 { "calibration.npy" } else { "calibration.npz" }
-}
+/// What stands for samples without a file, and for a model without one, in a command.
+pub(super) const FILE: &str = "SAMPLES";
+const MODEL: &str = "MODEL";
 
 /// An option of a call.
 struct CallOption {
@@ -106,8 +96,7 @@ pub(super) fn python(choice: &RecommendedOptions, target: Option<Target>, files:
     let function = match choice.way {
         Strategy::Nothing => return String::new(),
         Strategy::Static => {
-            let samples = quoted(&files.samples);
-            arguments.push(if files.in_memory { IN_MEMORY.to_owned() } else { samples });
+            arguments.push(files.samples.as_deref().map_or(VARIABLE.to_owned(), quoted));
             "quantize_with_calibration"
         }
         Strategy::Dynamic | Strategy::Weights => "quantize",
@@ -133,7 +122,7 @@ pub(super) fn command(
     target: Option<Target>,
     files: &Files,
 ) -> String {
-    let model = word(files.model.as_deref().unwrap_or("model.onnx"));
+    let model = word(files.model.as_deref().unwrap_or(MODEL));
     let mut words = vec!["quantize-rs".to_owned()];
     match choice.way {
         Strategy::Nothing => return String::new(),
@@ -142,7 +131,7 @@ pub(super) fn command(
                 "calibrate".to_owned(),
                 model,
                 "--data".to_owned(),
-                word(&files.samples),
+                word(files.samples.as_deref().unwrap_or(FILE)),
             ]);
         }
         Strategy::Dynamic | Strategy::Weights => words.extend(["quantize".to_owned(), model]),
@@ -189,15 +178,6 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// A word of a shell command.
-fn word(text: &str) -> String {
-    let plain = |char: char| char.is_alphanumeric() || "-_./,=:+@%".contains(char);
-    if !text.is_empty() && text.chars().all(plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -212,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_flag_of_names_is_given_once_for_each() {
-        let files = Files::of(Some(Path::new("m.onnx")), None, 1);
+        let files = Files::of(Some(Path::new("m.onnx")), None);
         let exclude = ["Conv", "a b"].map(str::to_owned).to_vec();
         let choice = RecommendedOptions {
             exclude,
@@ -227,21 +207,22 @@ mod tests {
     }
 
     #[test]
-    fn samples_in_memory_are_a_variable_in_python_and_a_file_for_a_command() {
-        let files = Files::of(Some(Path::new("m.onnx")), Some(SampleSource::Memory), 2);
+    fn samples_without_a_file_are_a_variable_in_python_and_a_placeholder_in_a_command() {
+        let files = Files::of(Some(Path::new("m.onnx")), Some(SampleSource::Memory));
         let choice = RecommendedOptions::of(Strategy::Static);
         assert_eq!(
             python(&choice, None, &files),
             "quantize_rs.quantize_with_calibration(\"m.onnx\", \"m.int8.onnx\", data, \
              method=\"auto\")"
         );
-        assert!(command(&choice, None, &files).contains("--data calibration.npz "));
+        assert!(command(&choice, None, &files).contains("--data SAMPLES "));
         assert_eq!(files.samples(), "data");
     }
 
     #[test]
     fn a_static_call_reads_samples_and_writes_beside_the_model() {
-        let files = Files::of(Some(Path::new("m.onnx")), None, 1);
+        let samples = SampleSource::File("calibration.npy");
+        let files = Files::of(Some(Path::new("m.onnx")), Some(samples));
         let choice = RecommendedOptions {
             exclude: vec!["Conv".to_owned()],
             ..RecommendedOptions::of(Strategy::Static)

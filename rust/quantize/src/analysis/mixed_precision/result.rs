@@ -1,0 +1,106 @@
+//! The result: the bit width of each layer.
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::with;
+use crate::options::config;
+use crate::report::worst_sqnr;
+use crate::util::text::size;
+use crate::{Config, OutputRow};
+
+/// A bit width for each layer of a model.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MixedPrecision {
+    /// One row for each layer that can be quantized, in the order of the model.
+    pub layers: Vec<LayerWidth>,
+    /// The size of the float model in bytes, including external data.
+    pub bytes_before: u64,
+    /// The size of the model with these widths, in bytes.
+    pub bytes_after: u64,
+    /// The error of each output; empty without samples.
+    pub outputs: Vec<OutputRow>,
+    /// The number of samples.
+    pub samples: usize,
+    /// The engine that ran them.
+    pub engine: Option<String>,
+}
+
+/// The bit width of one layer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LayerWidth {
+    /// The name of the weight.
+    pub name: String,
+    /// Its bit width; `None` for float.
+    pub bits: Option<u8>,
+    /// Its size in the model in bytes, including scales.
+    pub bytes: u64,
+    /// The SQNR if only this layer is quantized, in decibels: of the worst output, or without
+    /// samples of the weight itself.
+    pub sqnr_db: Option<f64>,
+    /// Why it has this bit width.
+    pub why: String,
+}
+
+impl MixedPrecision {
+    /// The options with these bit widths.
+    #[must_use]
+    pub fn config(&self, config: &Config) -> Config {
+        let layers = self.layers.iter().map(|layer| (layer.name.as_str(), layer.bits));
+        with(config, layers)
+    }
+
+    /// The SQNR of the worst output, in decibels; `None` without samples.
+    pub fn sqnr_db(&self) -> Option<f64> {
+        worst_sqnr(&self.outputs)
+    }
+
+    /// The size of the float model divided by that of the result.
+    #[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
+    pub fn ratio(&self) -> f64 {
+        self.bytes_before as f64 / self.bytes_after.max(1) as f64
+    }
+
+    /// The result as JSON, with `layer_bits`, `ratio` and `sqnr_db`; non-finite numbers are null.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(&self.document()).unwrap_or_default()
+    }
+
+    /// What [`MixedPrecision::to_json`] writes, for any format of serde.
+    pub fn document(&self) -> impl Serialize + use<> {
+        // Names and numbers, no maps with odd keys: this cannot fail.
+        let mut document = serde_json::to_value(self).unwrap_or_default();
+        let width = |layer: &LayerWidth| match layer.bits {
+            Some(bits) => serde_json::Value::from(bits),
+            None => config::FLOAT32[0].into(),
+        };
+        let layers = self.layers.iter().map(|layer| (layer.name.clone(), width(layer)));
+        document["layer_bits"] = serde_json::Value::Object(layers.collect());
+        document["ratio"] = self.ratio().into();
+        document["sqnr_db"] = self.sqnr_db().into();
+        document
+    }
+}
+
+impl fmt::Display for MixedPrecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
+        let width = longest.unwrap_or(0).max("layer".len());
+        let head = ["layer", "bits", "size", "alone dB", "why"];
+        let [layer, bits, bytes, alone, why] = head;
+        writeln!(f, "{layer:<width$}  {bits:>7}  {bytes:>10}  {alone:>8}  {why}")?;
+        for LayerWidth { name, bits, bytes, sqnr_db, why } in &self.layers {
+            let bits = bits.map_or_else(|| "float32".to_owned(), |bits| bits.to_string());
+            let alone = sqnr_db.map_or_else(|| "-".to_owned(), |db| format!("{db:.2}"));
+            writeln!(f, "{name:<width$}  {bits:>7}  {:>10}  {alone:>8}  {why}", size(*bytes))?;
+        }
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
+        if let (Some(db), Some(engine)) = (self.sqnr_db(), &self.engine) {
+            let plural = if self.samples == 1 { "" } else { "s" };
+            writeln!(f, "SQNR {db:.2} dB on {} sample{plural} ({engine})", self.samples)?;
+        }
+        Ok(())
+    }
+}
