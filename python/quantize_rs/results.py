@@ -20,6 +20,7 @@ from ._results.accuracy_control import (
     OutputCheck,
     RevertedLayer,
 )
+from ._results.assessment import Assessment, Origin
 from ._results.comparison import Comparison, KernelCounts
 from ._results.layer_errors import LayerError, LayerErrors
 from ._results.method_comparison import MethodComparison, MethodRow
@@ -51,6 +52,7 @@ __all__ = [
     "Accuracy",
     "AccuracyCriteria",
     "Alternative",
+    "Assessment",
     "Candidate",
     "Comparison",
     "ErrorMetrics",
@@ -68,6 +70,7 @@ __all__ = [
     "ModelInfo",
     "OpsetConversion",
     "OptimizationReport",
+    "Origin",
     "OutlierChannel",
     "OutlierElement",
     "Outliers",

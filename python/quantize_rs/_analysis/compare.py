@@ -11,6 +11,7 @@ from .. import _core
 from .._flow.model import Model
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource, core_model
+from .._inputs.origin import stamped
 from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
@@ -123,4 +124,5 @@ def compare(
     with Run(engine, limit, threads, progress).session("comparing") as begun:
         found = result(Comparison, _core.compare(*models, source, options, begun))
     warn(found.warnings)
-    return found
+    given = {"labels": labels, "scores": scores, "limit": limit}
+    return stamped(found, "compare", (original, quantized, data), given, data)

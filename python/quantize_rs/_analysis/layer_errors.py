@@ -9,6 +9,7 @@ from .. import _core
 from .._flow.model import Model
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource, core_model
+from .._inputs.origin import stamped
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
@@ -85,4 +86,6 @@ def layer_errors(
     )
     models = (core_model(original), core_model(quantized))
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
-        return result(LayerErrors, _core.layer_errors(*models, source, begun))
+        found = result(LayerErrors, _core.layer_errors(*models, source, begun))
+    given = {"limit": limit}
+    return stamped(found, "layer_errors", (original, quantized, data), given, data)

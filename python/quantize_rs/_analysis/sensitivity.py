@@ -12,6 +12,7 @@ from .._flow.model import open as open_model
 from .._flow.plan import Plan
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource
+from .._inputs.origin import stamped
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
@@ -123,10 +124,11 @@ def sensitivity(
         noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
         shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
         check.reject_unused("without data", **run, **noise, **shown)
+    asked = model
     if isinstance(model, Plan):
-        given = {"weights": weights is not None, "activations": activations != "uint8"}
-        given |= {"per_channel": per_channel is not None, "exclude": exclude is not None}
-        check.reject_unused("with a plan, which determines what is quantized", **given)
+        unused = {"weights": weights is not None, "activations": activations != "uint8"}
+        unused |= {"per_channel": per_channel is not None, "exclude": exclude is not None}
+        check.reject_unused("with a plan, which determines what is quantized", **unused)
     else:
         opened = model if isinstance(model, Model) else open_model(model)
         model = opened.plan(
@@ -141,7 +143,8 @@ def sensitivity(
             raise OptionError(
                 f"{what}: without data only weights can be analyzed, one by one", option=what
             )
-        return result(Sensitivity, _core.weight_sensitivity(model._plan))
+        weights_alone = result(Sensitivity, _core.weight_sensitivity(model._plan))
+        return stamped(weights_alone, "sensitivity", (asked,), {}, None)
     source = sample_source(
         data,
         "data",
@@ -154,4 +157,5 @@ def sensitivity(
     known = None if ranges is None else ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = _core.sensitivity(model._plan, known, source, options, begun)
-    return result(Sensitivity, found)
+    given = {"metric": None if metric == "sqnr" else metric, "limit": limit}
+    return stamped(result(Sensitivity, found), "sensitivity", (asked, data), given, data)

@@ -28,7 +28,7 @@ class CalibrationOptions:
     Parameters
     ----------
     calibration_data : CalibrationData | None
-        Samples that the model runs on: some hundred real ones, prepared as in production. With
+        Samples that the model runs on: 128 or more real ones, prepared as in production. With
         `quantize` activations stay float and biases are corrected; with `quantize_with_calibration`
         the ranges of activations follow from them.
 

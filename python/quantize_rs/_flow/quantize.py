@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
+from .._inputs.origin import stamped
 from .._inputs.run import Run
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
@@ -132,7 +133,7 @@ def quantize(
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
 
     Calibration
-        - `calibration_data`: Samples that the model runs on: some hundred real ones, prepared as in
+        - `calibration_data`: Samples that the model runs on: 128 or more real ones, prepared as in
           production. Also called `data` or `samples`.
         - `limit`: Use only the first N samples. Also called `calibration_samples`.
         - `num_samples`: How many random samples there are.
@@ -268,7 +269,7 @@ def quantize_with_calibration(
     input_path, output_path, bits, per_channel
         As in `quantize`.
     calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
-        Samples as the model will get them: some hundred real ones, prepared in the same way.
+        Samples as the model will get them: 128 or more real ones, prepared in the same way.
 
         - A path: ``.npy`` for models with one input, ``.npz`` or ``.safetensors`` with an array for
           each input; or a folder of JPEG and PNG images, or a pattern such as ``"images/*.jpg"``.
@@ -464,8 +465,11 @@ def _quantized(
         quantized = model._plan(options).apply(calibrated)
         if found["check"] != "none":
             quantized = checked(model, quantized, calibrated, run)
-        return delivered(quantized, destination)
-    return delivered(control.quantized(model, options, calibrated, run, source), destination)
+    else:
+        quantized = control.quantized(model, options, calibrated, run, source)
+    report = delivered(quantized, destination)
+    given = {name: found[name] for name in found.given}
+    return stamped(report, found.function, (input_path, output_path), given, data)
 
 
 def model_info(input_path: ModelSource) -> ModelInfo:

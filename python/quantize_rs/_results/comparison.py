@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import notebook
+from .assessment import Assessment, Origin
 from .build import records
 from .html_report import HtmlResult
 from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
@@ -68,6 +69,10 @@ class Comparison(HtmlResult):
         Remarks of the engine.
     warnings : tuple of str
         Warnings, such as that the quantized model is slower or not smaller; also logged.
+    assessment : Assessment
+        The comparison in one sentence, with which the text and the HTML report begin.
+    origin : Origin
+        The version, the date, the models, the samples and the call.
     """
 
     outputs: tuple[OutputRow, ...]
@@ -83,6 +88,8 @@ class Comparison(HtmlResult):
     engine: str
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+    assessment: Assessment
+    origin: Origin
     _part: ClassVar[str] = "comparison"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:

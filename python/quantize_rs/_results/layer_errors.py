@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from . import notebook
+from .assessment import Origin
 from .html_report import HtmlResult
 from .metrics import ErrorMetrics
 
@@ -57,12 +58,15 @@ class LayerErrors(HtmlResult):
         The engine that ran the models.
     notes : tuple of str
         Remarks of the engine.
+    origin : Origin
+        The version, the date, the models, the samples and the call.
     """
 
     values: tuple[LayerError, ...]
     samples: int
     engine: str
     notes: tuple[str, ...]
+    origin: Origin
     _part: ClassVar[str] = "layer_errors"
 
     def worst(self, count: int = 10) -> tuple[LayerError, ...]:

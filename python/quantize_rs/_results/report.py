@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._inputs import files
 from . import notebook
 from .accuracy_control import Evaluation, OutputCheck
+from .assessment import Assessment, Origin
 from .base import Result
 from .comparison import Comparison
 from .html_report import html_page
@@ -107,6 +108,10 @@ class Report(Result):
         Warnings; also logged to the logger ``quantize_rs``.
     suggestions : tuple of str
         What you can try next.
+    assessment : Assessment
+        The result in one sentence, with which the text and the HTML report begin.
+    origin : Origin
+        The version, the date, the samples and the call.
     model : bytes or None
         The model, if no `output_path` was given.
     """
@@ -130,6 +135,8 @@ class Report(Result):
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
     suggestions: tuple[str, ...]
+    assessment: Assessment
+    origin: Origin
     model: bytes | None
 
     @property
@@ -257,9 +264,10 @@ class Report(Result):
     def _summary(self) -> str:
         weights = self.weights
         quantized = sum(value.quantized for value in weights)
+        grade = self.assessment.grade
         return (
-            f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller, "
-            f"{quantized} of {len(weights)} weights quantized{self._measured()}"
+            f"{grade}, {self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times "
+            f"smaller, {quantized} of {len(weights)} weights quantized{self._measured()}"
         )
 
     def _measured(self) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import notebook
+from .assessment import Origin
 from .html_report import HtmlResult
 from .metrics import ErrorMetrics, OutputRow, restore_non_finite
 
@@ -68,6 +69,8 @@ class Sensitivity(HtmlResult):
         The engine that ran the model.
     notes : tuple of str
         Remarks of the engine.
+    origin : Origin
+        The version, the date, the models, the samples and the call.
     """
 
     metric: str
@@ -76,6 +79,7 @@ class Sensitivity(HtmlResult):
     samples: int
     engine: str | None
     notes: tuple[str, ...]
+    origin: Origin
     _part: ClassVar[str] = "sensitivity"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:

@@ -35,7 +35,8 @@ pub(crate) struct Arguments {
 }
 
 const EXIT_CODES: &str = "\
-Exit codes: 0 success, 1 the model or the data was refused, 2 the command line is not valid.
+Exit codes: 0 success, 1 the model or the data was refused, 2 the command line is not valid,
+130 interrupted with Ctrl-C.
 Results go to standard output, progress, warnings and errors to standard error.";
 
 /// What is to be done.
@@ -99,13 +100,13 @@ mod tests {
     }
 
     #[test]
-    fn the_help_shows_the_defaults_that_users_know() {
+    fn the_help_shows_the_defaults() {
         for (name, output) in
-            [("quantize", "model_quantized.onnx"), ("calibrate", "model_calibrated.onnx")]
+            [("quantize", "NAME.quantized.onnx"), ("calibrate", "NAME.calibrated.onnx")]
         {
             let mut command = Arguments::command();
             let help = command.find_subcommand_mut(name).expect(name).render_help().to_string();
-            assert!(help.contains(&format!("[default: {output}]")), "{help}");
+            assert!(help.contains(&format!("[default: {output} beside")), "{help}");
             assert!(help.contains("[default: 8]"), "{help}");
         }
     }

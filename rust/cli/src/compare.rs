@@ -18,7 +18,12 @@ use crate::samples::SampleArguments;
 
 /// Arguments of `compare`.
 #[derive(Debug, Args)]
-#[command(mut_arg("calibration_data", |data| data.required(true)))]
+#[command(
+    mut_arg("calibration_data", |data| data
+        .required(true)
+        .help(crate::samples::help("Samples to compare the models on"))),
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed()))
+)]
 #[command(mut_arg("require_faster", |faster| faster.conflicts_with("no_latency")))]
 pub(crate) struct CompareArguments {
     /// The float model
@@ -62,7 +67,9 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             compare(&original, &quantized, engine, samples, &options, control)
         })?;
-    let found = done.found;
+    done.conversions.iter().for_each(|said| console.warn(said));
+    let mut found = done.found;
+    console.stamp(&mut found.origin, args.samples.data.as_deref());
     if console.verbose() {
         found.notes.iter().for_each(|note| console.warn(note));
     }

@@ -1,8 +1,13 @@
 //! Prints to standard output and standard error.
 
+use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 
 use clap::{Args, ValueEnum};
+use quantize_rs::options::as_flags;
+use quantize_rs::text::shell_word;
+use quantize_rs::{Grade, Origin};
 
 use crate::failure::Failure;
 use crate::progress::Progress;
@@ -37,6 +42,8 @@ pub(crate) struct Console<'a> {
     err: &'a mut dyn Write,
     wanted: OutputArguments,
     terminals: Terminals,
+    /// The command line, if it was typed.
+    command: Option<String>,
 }
 
 /// Which of the streams are terminals.
@@ -46,6 +53,24 @@ pub(crate) struct Terminals {
     pub(crate) out: bool,
     /// Standard error: a progress bar is drawn.
     pub(crate) err: bool,
+    /// Whether colours are wanted: `NO_COLOR` is not set.
+    pub(crate) colors: bool,
+}
+
+/// The text with the grade in its first line, if there is one, in the colour of the grade.
+fn painted(text: &str) -> String {
+    const GRADES: [(Grade, &str); 3] =
+        [(Grade::Good, "32"), (Grade::Fair, "33"), (Grade::Poor, "31")];
+    let (first, rest) = text.split_at(text.find('\n').unwrap_or(text.len()));
+    for (grade, color) in GRADES {
+        let word = format!("{}: ", grade.name());
+        let start = first.strip_prefix("Evaluation:").map_or(first, str::trim_start);
+        if let Some(sentence) = start.strip_prefix(&word) {
+            let label = &first[..first.len() - start.len()];
+            return format!("{label}\u{1b}[1;{color}m{}\u{1b}[0m: {sentence}{rest}", grade.name());
+        }
+    }
+    text.to_owned()
 }
 
 impl<'a> Console<'a> {
@@ -55,7 +80,21 @@ impl<'a> Console<'a> {
         wanted: OutputArguments,
         terminals: Terminals,
     ) -> Console<'a> {
-        Console { out, err, wanted, terminals }
+        Console { out, err, wanted, terminals, command: None }
+    }
+
+    /// The same console for this command line.
+    pub(crate) fn typed(self, words: &[OsString]) -> Console<'a> {
+        let words = words.iter().skip(1).map(|word| shell_word(&word.to_string_lossy()));
+        let words: Vec<String> = std::iter::once("quantize-rs".to_owned()).chain(words).collect();
+        Console { command: Some(words.join(" ")), ..self }
+    }
+
+    /// States the command line and the samples in the origin of a result.
+    pub(crate) fn stamp(&self, origin: &mut Origin, samples: Option<&Path>) {
+        origin.command_line = true;
+        origin.command.clone_from(&self.command);
+        origin.samples = samples.map(|path| path.display().to_string());
     }
 
     /// Whether standard output is a terminal.
@@ -76,6 +115,9 @@ impl<'a> Console<'a> {
     ) -> Result<(), Failure> {
         let mut result = match self.wanted.format {
             Format::Json => json(),
+            Format::Text if self.terminals.out && self.terminals.colors => {
+                painted(&text::printable(&text()))
+            }
             Format::Text => text::printable(&text()),
         };
         if !result.ends_with('\n') {
@@ -103,7 +145,7 @@ impl<'a> Console<'a> {
 
     /// Prints a warning; no flag suppresses it.
     pub(crate) fn warn(&mut self, warning: &str) {
-        self.say(&format!("warning: {warning}"));
+        self.say(&format!("warning: {}", as_flags(warning)));
     }
 
     /// Prints that a step is done, if progress is shown.
@@ -147,6 +189,15 @@ pub(crate) fn say(err: &mut dyn Write, line: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_grade_has_its_color() {
+        let text = "Evaluation:     good: 3 times smaller.\nNext: x\n";
+        let shown = "Evaluation:     \u{1b}[1;32mgood\u{1b}[0m: 3 times smaller.\nNext: x\n";
+        assert_eq!(painted(text), shown);
+        assert_eq!(painted("poor: x"), "\u{1b}[1;31mpoor\u{1b}[0m: x");
+        assert_eq!(painted("value  type\ngood: x"), "value  type\ngood: x");
+    }
 
     #[test]
     fn whatever_is_said_is_one_line() {

@@ -10,7 +10,7 @@ use crate::{options, output_path};
 /// A result as an HTML report, beside what is printed.
 #[derive(Debug, Default, Args)]
 pub(crate) struct HtmlArguments {
-    #[arg(long, value_name = "FILE", help = options::help("html"))]
+    #[arg(long, value_name = "FILE", help_heading = "Output", help = options::help("html"))]
     html: Option<PathBuf>,
 }
 

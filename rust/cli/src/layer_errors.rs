@@ -18,7 +18,12 @@ const SHOWN: usize = 20;
 
 /// Arguments of `layer-errors`.
 #[derive(Debug, Args)]
-#[command(mut_arg("calibration_data", |data| data.required(true)))]
+#[command(
+    mut_arg("calibration_data", |data| data
+        .required(true)
+        .help(crate::samples::help("Samples to compare the models on"))),
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed()))
+)]
 pub(crate) struct LayerErrorsArguments {
     /// The float model
     original: PathBuf,
@@ -42,10 +47,12 @@ pub(crate) fn run(args: &LayerErrorsArguments, console: &mut Console<'_>) -> Res
     let engine = args.engine.open_deployed()?;
     let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);
-    let done =
+    let mut done =
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             layer_errors(&original, &quantized, engine, samples, control)
         })?;
+    done.conversions.iter().for_each(|said| console.warn(said));
+    console.stamp(&mut done.found.origin, args.samples.data.as_deref());
     args.html.write(|| done.found.html())?;
     let most = if console.verbose() { usize::MAX } else { SHOWN };
     let own: Vec<f64> = done.found.worst().iter().map(|row| row.own.sqnr_db).collect();

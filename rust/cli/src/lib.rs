@@ -34,10 +34,12 @@ mod jobs;
 mod labels;
 mod layer_errors;
 mod mixed;
+mod nothing;
 mod optimize;
 mod options;
 mod outliers;
 mod output_check;
+mod output_file;
 mod output_path;
 mod plan;
 mod progress;
@@ -77,7 +79,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::listen();
     let (out, err) = (io::stdout(), io::stderr());
-    let terminals = Terminals { out: out.is_terminal(), err: err.is_terminal() };
+    let colors = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let terminals = Terminals { out: out.is_terminal(), err: err.is_terminal(), colors };
     answer(args, &mut out.lock(), &mut &err, terminals)
 }
 
@@ -91,13 +94,14 @@ pub fn run_with<T: Into<OsString> + Clone>(
     answer(args, out, err, Terminals::default())
 }
 
-fn answer<T: Into<OsString> + Clone>(
+fn answer<T: Into<OsString>>(
     args: impl IntoIterator<Item = T>,
     out: &mut dyn Write,
     err: &mut dyn Write,
     terminals: Terminals,
 ) -> u8 {
-    let parsed = Arguments::command().try_get_matches_from(args).and_then(|matches| {
+    let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+    let parsed = Arguments::command().try_get_matches_from(&args).and_then(|matches| {
         let arguments = Arguments::from_arg_matches(&matches)?;
         Ok((matches, arguments))
     });
@@ -105,15 +109,17 @@ fn answer<T: Into<OsString> + Clone>(
         Ok(parsed) => parsed,
         Err(answer) => return help_or_misuse(&answer, out, err),
     };
-    let mut console = Console::new(out, err, arguments.output, terminals);
+    let mut console = Console::new(out, err, arguments.output, terminals).typed(&args);
     let outcome = match arguments.command {
         Command::Info(args) => info::run(&args, &mut console),
         Command::Recommend(args) => recommend::run(&args, &mut console),
         Command::Quantize(args) => {
-            recipe::keep(&args.recipe, &matches, || quantize::run(&args, &mut console))
+            let output = args.output.path(&args.model, quantize::DONE);
+            recipe::keep(&args.recipe, &output, &matches, || quantize::run(&args, &mut console))
         }
         Command::Calibrate(args) => {
-            recipe::keep(&args.recipe, &matches, || calibrate::run(&args, &mut console))
+            let output = args.output.path(&args.model, calibrate::DONE);
+            recipe::keep(&args.recipe, &output, &matches, || calibrate::run(&args, &mut console))
         }
         Command::Batch(args) => batch::run(&args, &mut console),
         Command::Config(args) => config::run(&args, &mut console),

@@ -18,9 +18,14 @@ use crate::options::ActivationOptions;
 use crate::samples::SampleArguments;
 use crate::{ascii_histogram, output_path, plan, run_on_samples};
 
+/// What the samples are for.
+const PURPOSE: &str = "Samples to rank the layers on, by the effect on the outputs";
+
 /// Arguments of `sensitivity`.
 #[derive(Debug, Args)]
 #[command(
+    mut_arg("calibration_data", |data| data.help(crate::samples::help(PURPOSE))),
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
     // Without samples, only weights are compared.
     mut_arg("activations", |activations| activations.requires("calibration_data")),
     mut_arg("no_bias_correction", |flag| flag.requires("calibration_data")),
@@ -75,7 +80,7 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
             let what = "without --calibration-data only weights can be looked at: --metric weight";
             return Err(Failure::Misuse(what.to_owned()));
         }
-        return show(&weight_sensitivity(&model, &plan)?, args, console);
+        return show(weight_sensitivity(&model, &plan)?, args, console);
     };
     if let Some(path) = &args.resume {
         output_path::check(path)?;
@@ -96,14 +101,16 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
         run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
             sensitivity(&model, &plan, None, engine, samples, &options, control)
         })?;
-    show(&done.found, args, console)
+    done.conversions.iter().for_each(|said| console.warn(said));
+    show(done.found, args, console)
 }
 
 fn show(
-    found: &Sensitivity,
+    mut found: Sensitivity,
     args: &SensitivityArguments,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
+    console.stamp(&mut found.origin, args.samples.data.as_deref());
     args.html.write(|| found.html())?;
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
     let draws = console.draws();

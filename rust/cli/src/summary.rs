@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantize_rs::{QType, Report, ReportRow, Role};
+use quantize_rs::options::as_flags;
+use quantize_rs::{ACTIVATIONS, Assessment, QType, Report, ReportRow, Role, WEIGHTS};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -25,18 +26,23 @@ pub(crate) fn show(
 }
 
 fn describe(report: &Report, verbose: bool) -> String {
-    let mut rows = vec![
+    let Assessment { grade, sentence, next } = report.assessment();
+    let mut rows = vec![("Evaluation", format!("{}: {sentence}", grade.name()))];
+    rows.extend(lines("Next", &next));
+    rows.extend([
         ("Original size", text::size(report.bytes_before)),
         ("Quantized size", text::size(report.bytes_after)),
         ("Compression", format!("{:.2}×", report.ratio())),
-    ];
+    ]);
     if let Some(check) = &report.output_check {
         rows.push(("Output error", check.summary()));
     }
-    rows.push(("Weights", count(report, &[Role::Weight])));
+    rows.push(("Weights", count(report, WEIGHTS)));
+    if report.config.activations.is_some() {
+        rows.push(("Activations", count(report, ACTIVATIONS)));
+    }
     if report.engine.is_some() {
-        let activations = count(report, &[Role::Input, Role::Activation]);
-        rows.push(("Activations", format!("{activations}, {}", run(report))));
+        rows.push(("Calibration", run(report)));
     }
     rows.extend(methods(report).map(|methods| ("Methods", methods)));
     if report.corrected_biases > 0 {
@@ -56,31 +62,36 @@ fn describe(report: &Report, verbose: bool) -> String {
         rows.extend(lines("Quantized", &quantized(report)));
     }
     rows.extend(lines("Kept", &kept(report, verbose)));
-    rows.extend(lines("Notes", &first(report.notes.clone(), verbose)));
-    rows.extend(lines("Suggestions", &report.suggestions()));
+    let notes = report.notes.iter().map(|note| as_flags(note)).collect();
+    rows.extend(lines("Notes", &first(notes, verbose)));
     text::table(rows)
 }
 
-/// `3 of 4 quantized to int4, int8`
+/// `3 of 4 quantized to int4, int8; the other 1: ...`
 fn count(report: &Report, roles: &[Role]) -> String {
-    let all = report.values.iter().filter(|row| roles.contains(&row.role)).count();
     let quantized = || report.quantized().filter(|(row, _)| roles.contains(&row.role));
     let types: BTreeSet<QType> = quantized().map(|(_, how)| how.qtype).collect();
     let types: Vec<&str> = types.into_iter().map(QType::name).collect();
     let to = if types.is_empty() { "" } else { " to " };
-    format!("{} of {all} quantized{to}{}", quantized().count(), types.join(", "))
+    let (count, others) = (report.count(roles), report.others(roles));
+    format!("{count} quantized{to}{}{others}", types.join(", "))
 }
 
 /// `100 samples run by tract, minmax`
 fn run(report: &Report) -> String {
-    let plural = if report.samples == 1 { "" } else { "s" };
     let (engine, method) = (&report.engine, &report.method);
     let or_unknown = |text: &Option<String>| text.clone().unwrap_or_else(|| "unknown".to_owned());
     let (engine, method) = (or_unknown(engine), or_unknown(method));
-    let run = format!("{} sample{plural} run by {engine}", report.samples);
+    let run = ran(report.samples, &engine);
     // If only weights are quantized, the method has no effect.
     let ranges = report.quantized().any(|(row, _)| row.role != Role::Weight);
     if ranges { format!("{run}, {method}") } else { run }
+}
+
+/// `100 samples run by tract`
+pub(crate) fn ran(samples: usize, engine: &str) -> String {
+    let plural = if samples == 1 { "" } else { "s" };
+    format!("{samples} sample{plural} run by {engine}")
 }
 
 /// `minmax for 12 values, mse for 3`: what `auto` chose.
@@ -121,7 +132,7 @@ fn quantized(report: &Report) -> Vec<String> {
 fn kept(report: &Report, verbose: bool) -> Vec<String> {
     let is_kept = |row: &&ReportRow| row.role == Role::Weight && row.quantized.is_none();
     let kept = report.values.iter().filter(is_kept);
-    first(kept.map(|row| format!("{}: {}", row.name, row.why)).collect(), verbose)
+    first(kept.map(|row| format!("{}: {}", row.name, row.reason())).collect(), verbose)
 }
 
 /// The first lines, and the number of further lines.

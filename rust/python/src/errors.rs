@@ -86,7 +86,9 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
             .with("field", field)
             .with("offset", offset)
             .raise(),
-        ErrorKind::Structure { .. } => model("ModelFormatError").raise(),
+        ErrorKind::OtherFormat(_) | ErrorKind::Structure { .. } => {
+            model("ModelFormatError").raise()
+        }
         ErrorKind::External { location, .. } => {
             model("ExternalDataError").with("location", location).raise()
         }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use quantize_rs::{
-    Comparison, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization, Outliers,
-    Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity, ShapeInference,
-    Validation,
+    Comparison, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization, Origin,
+    Outliers, Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity,
+    ShapeInference, Validation,
 };
 
 use crate::convert;
@@ -98,6 +98,17 @@ impl Outcome {
     }
 }
 
+/// A changed copy of a result of this type.
+fn stamped<T: Document + Clone>(
+    found: &Arc<dyn Document>,
+    change: impl Fn(&mut T),
+) -> Option<Arc<dyn Document>> {
+    let any: &dyn Any = found.as_ref();
+    let mut copy = any.downcast_ref::<T>()?.clone();
+    change(&mut copy);
+    Some(Arc::new(copy))
+}
+
 #[pymethods]
 impl Outcome {
     /// A result from its JSON and its text, for pickles.
@@ -120,6 +131,27 @@ impl Outcome {
             Content::Found(found) => found.json(py),
             Content::Saved { json, .. } => Ok(json.clone()),
         }
+    }
+
+    /// The same result with what is known of the call and the samples, where it states them.
+    #[pyo3(signature = (*, command, samples))]
+    fn with_origin(&self, command: String, samples: Option<String>) -> Outcome {
+        let stamp = |origin: &mut Origin| {
+            origin.command = Some(command.clone());
+            origin.samples.clone_from(&samples);
+        };
+        let found = match &self.0 {
+            Content::Found(found) => found,
+            Content::Saved { json, text } => {
+                return Outcome(Content::Saved { json: json.clone(), text: text.clone() });
+            }
+        };
+        let found = stamped::<Report>(found, |report| stamp(&mut report.origin))
+            .or_else(|| stamped::<Comparison>(found, |found| stamp(&mut found.origin)))
+            .or_else(|| stamped::<Sensitivity>(found, |found| stamp(&mut found.origin)))
+            .or_else(|| stamped::<LayerErrors>(found, |found| stamp(&mut found.origin)))
+            .unwrap_or_else(|| Arc::clone(found));
+        Outcome(Content::Found(found))
     }
 
     /// The result as a table for people.

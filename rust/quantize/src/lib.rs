@@ -75,8 +75,8 @@ pub use analysis::{
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Engine, MethodComparison, MethodRow, Progress, RetainingSamples, Sample, Samples,
-    Session, TimedSession, ValueSink, calibrate, compare_methods,
+    Control, ENOUGH_SAMPLES, Engine, MethodComparison, MethodRow, Progress, RetainingSamples,
+    Sample, Samples, Session, TimedSession, ValueSink, calibrate, compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
@@ -107,9 +107,9 @@ pub use quantize_rs_math::{
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{
-    Accuracy, AccuracyCriteria, Candidate, CheckedInputs, Evaluation, Latencies, Latency,
-    LostChannels, OutputCheck, OutputRow, QuantizedRow, Report, ReportRow, RevertedLayer, Sizes,
-    Speed, StoredBytes, Timings,
+    ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,
+    Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report, ReportRow,
+    RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
 pub use transform::{
     OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,

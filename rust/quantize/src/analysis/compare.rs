@@ -16,7 +16,7 @@ use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
-use crate::report::{Accuracy, OutputRow, Speed, worst_sqnr};
+use crate::report::{Accuracy, Assessment, Origin, OutputRow, Speed, worst_sqnr};
 use crate::{CalibrationError, QuantizeError};
 
 /// What to compare in addition to the outputs.
@@ -55,6 +55,9 @@ pub struct Comparison {
     pub notes: Vec<String>,
     /// Warnings: for example that the quantized model is slower, or larger.
     pub warnings: Vec<String>,
+    /// The models, the version, the date, and what is known of the call.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// Runs both models on every sample and compares their outputs, sizes, latency and integer
@@ -109,6 +112,7 @@ pub fn compare(
         engine: name.to_owned(),
         notes,
         warnings: Vec::new(),
+        origin: Origin::of(&[original, quantized]),
     };
     comparison.warn();
     Ok(comparison)
@@ -381,7 +385,8 @@ impl Comparison {
         worst_sqnr(&self.outputs)
     }
 
-    /// The comparison as JSON, with `ratio` and `sqnr_db`; non-finite numbers are null.
+    /// The comparison as JSON, with `ratio`, `sqnr_db` and `assessment`; numbers that are not
+    /// finite are null.
     pub fn to_json(&self) -> String {
         serde_json::to_string(&self.document()).unwrap_or_default()
     }
@@ -392,6 +397,7 @@ impl Comparison {
         let mut document = serde_json::to_value(self).unwrap_or_default();
         document["ratio"] = self.ratio().into();
         document["sqnr_db"] = self.sqnr_db().into();
+        document["assessment"] = serde_json::to_value(self.assessment()).unwrap_or_default();
         if let Some(kernels) = &self.kernels {
             document["kernels"]["share"] = kernels.share().into();
         }
@@ -422,6 +428,9 @@ impl Comparison {
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Assessment { grade, sentence, next } = self.assessment();
+        writeln!(f, "{}: {sentence}", grade.name())?;
+        next.iter().try_for_each(|what| writeln!(f, "next: {what}"))?;
         let longest = self.outputs.iter().map(|output| output.name.chars().count()).max();
         let width = longest.unwrap_or(0).max("output".len());
         writeln!(

@@ -16,6 +16,7 @@ use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
+use crate::report::Origin;
 use crate::transform;
 use crate::{CalibrationError, QuantizeError};
 
@@ -31,6 +32,9 @@ pub struct LayerErrors {
     pub engine: String,
     /// Notes of the engine.
     pub notes: Vec<String>,
+    /// The models, the version, the date, and what is known of the call.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// The error of one value.
@@ -118,7 +122,8 @@ pub fn layer_errors(
         let [accumulated, own] = found.get(&row.name).copied().unwrap_or_default();
         LayerError { own: own.metrics(), accumulated: accumulated.metrics(), ..row }
     });
-    Ok(LayerErrors { values: values.collect(), samples: count, engine: who.to_owned(), notes })
+    let (values, origin) = (values.collect(), Origin::of(&[original, quantized]));
+    Ok(LayerErrors { values, samples: count, engine: who.to_owned(), notes, origin })
 }
 
 /// Float32 values that nodes of both models compute under the same name, in the order of

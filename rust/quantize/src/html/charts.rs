@@ -5,13 +5,14 @@
 
 use maud::{Markup, html};
 
-use super::bars::{BARS, Part, chart, measured, row};
-use super::numbers::{decibels, end, name, percent};
+use super::bars::{Part, Scale, chart, decibel_row, legend, row};
+use super::numbers::{end, name, percent};
 use crate::util::text::size;
 use crate::{Histogram, QuantizedRow, Report, ReportRow, Role, Sizes};
 
-/// The maximum number of histograms.
-const HISTOGRAMS: usize = 24;
+/// The number of histograms that are shown, and of those that are folded away.
+const SHOWN: usize = 6;
+const HISTOGRAMS: usize = 60;
 
 /// A waterfall chart from the size before to the size after.
 pub(super) fn sizes(report: &Report) -> Markup {
@@ -65,7 +66,9 @@ pub(super) fn sizes(report: &Report) -> Markup {
         section {
             h2 { "Size" }
             div.bars.waterfall {
-                @for (label, parts, value) in &rows { (row(&html! { (label) }, parts, value)) }
+                @for (label, parts, value) in &rows {
+                    (row(&html! { (label) }, Scale::Own, parts, value))
+                }
             }
             p.legend {
                 @for (class, what) in [
@@ -107,7 +110,7 @@ pub(super) fn largest_weights(report: &Report) -> Markup {
     let rows = weights
         .iter()
         .map(|(row, before)| (name(&row.name), bar(row, *before), value(row, *before)));
-    chart("Weights by size", weights.len(), rows)
+    chart("Weights by size", Scale::Own, weights.len(), rows)
 }
 
 /// The SQNR of weights, the worst first.
@@ -116,10 +119,12 @@ pub(super) fn worst_weights(report: &Report) -> Markup {
     let mut weights: Vec<(&ReportRow, f64)> =
         quantized.filter_map(|(row, how)| Some((row, how.error?.sqnr_db))).collect();
     weights.sort_by(|one, other| one.1.total_cmp(&other.1));
-    let shown: Vec<f64> = weights.iter().take(BARS).map(|(_, db)| *db).collect();
-    let bars = weights.iter().zip(measured(&shown, "error"));
-    let rows = bars.map(|((row, db), bar)| (name(&row.name), bar, decibels(*db)));
-    chart("Weights by error (SQNR), the worst first", weights.len(), rows)
+    let rows = weights.iter().map(|(row, db)| decibel_row(name(&row.name), *db));
+    let title = "Weights by their own error (SQNR), the worst first";
+    html! {
+        (chart(title, Scale::Decibels, weights.len(), rows))
+        @if !weights.is_empty() { (legend()) }
+    }
 }
 
 /// Histograms of the values in calibration, with the chosen range; those with the most clipped
@@ -140,12 +145,22 @@ pub(super) fn activations(report: &Report) -> Markup {
                     "activations with the most values outside their range first."
                 }
                 div.histograms {
-                    @for (row, how, seen) in found.iter().take(HISTOGRAMS) {
+                    @for (row, how, seen) in found.iter().take(SHOWN) {
                         (histogram(row, how, seen))
                     }
                 }
+                @if found.len() > SHOWN {
+                    details {
+                        summary { (found.len() - SHOWN) " more" }
+                        div.histograms {
+                            @for (row, how, seen) in found.iter().take(HISTOGRAMS).skip(SHOWN) {
+                                (histogram(row, how, seen))
+                            }
+                        }
+                    }
+                }
                 @if found.len() > HISTOGRAMS {
-                    p.note { "and " (found.len() - HISTOGRAMS) " more, in the table below" }
+                    p.note { "The table below has all " (found.len()) "." }
                 }
             }
         }

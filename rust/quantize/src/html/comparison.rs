@@ -5,20 +5,21 @@
 use maud::{Markup, html};
 
 use super::Page;
-use super::bars::{measured, row};
-use super::frame::{ran, tile};
-use super::numbers::{self, decibels, milliseconds, name, percent};
-use super::table::{number, sortable};
+use super::bars::{Scale, chart, decibel_row, legend, measured, row};
+use super::frame::ran;
+use super::numbers::{self, milliseconds, name, percent};
+use super::table::{Cell, Row, sortable};
 use crate::util::text::size;
-use crate::{Accuracy, Comparison, Kernels, OutputRow, Speed};
+use crate::{Comparison, Kernels, OutputRow, Speed};
 
-const COLUMNS: [(&str, bool); 6] = [
+const TITLE: &str = "Comparison with the original: outputs by error (SQNR)";
+
+const COLUMNS: [(&str, bool); 5] = [
     ("output", false),
     ("SQNR", true),
-    ("cosine", true),
-    ("max error", true),
-    ("mean squared error", true),
     ("same top-1", true),
+    ("max error", true),
+    ("cosine", true),
 ];
 
 impl Comparison {
@@ -29,28 +30,15 @@ impl Comparison {
 }
 
 pub(super) fn section(found: &Comparison) -> Markup {
+    let dbs = found.outputs.iter().map(|row| decibel_row(name(&row.name), row.error.sqnr_db));
     html! {
-        section {
-            h2 { "Comparison with the original" }
-            dl.tiles {
-                @if let Some(db) = found.sqnr_db() { (tile("SQNR, worst output", &decibels(db))) }
-                (tile("Compression", &format!("{:.2}×", found.ratio())))
-                @if let Some(speed) = &found.speed {
-                    (tile("Speed-up", &format!("{:.2}×", speed.speedup)))
-                }
-                @if let Some(part) = found.kernels.as_ref().and_then(Kernels::share) {
-                    (tile("Integer matrix multiplications", &percent(part)))
-                }
-                @if let Some(Accuracy { original, quantized, .. }) = &found.accuracy {
-                    (tile("Accuracy", &format!("{} → {}", percent(*original), percent(*quantized))))
-                }
-            }
-        }
+        (chart(TITLE, Scale::Decibels, found.outputs.len(), dbs))
+        @if !found.outputs.is_empty() { (legend()) }
         div.pair {
             (sizes(found))
             @if let Some(speed) = &found.speed { (latencies(speed)) }
         }
-        (ran(found.samples, &found.engine, &found.notes))
+        (ran(&found.notes))
         @if let Some(kernels) = &found.kernels { (operators(kernels)) }
         (sortable(
             "All outputs",
@@ -89,8 +77,8 @@ fn beside(title: &str, numbers: &[f64; 2], texts: &[String; 2]) -> Markup {
         section {
             h2 { (name(title)) }
             div.bars {
-                (row(&html! { "original" }, &original[0], &texts[0]))
-                (row(&html! { "quantized" }, &quantized[1], &texts[1]))
+                (row(&html! { "original" }, Scale::Own, &original[0], &texts[0]))
+                (row(&html! { "quantized" }, Scale::Own, &quantized[1], &texts[1]))
             }
         }
     }
@@ -103,16 +91,14 @@ fn operators(kernels: &Kernels) -> Markup {
     }
 }
 
-fn output(row: &OutputRow) -> Markup {
+fn output(row: &OutputRow) -> Row {
     let OutputRow { name: output, error, top1_agreement: same, .. } = row;
-    html! {
-        tr.quantized {
-            td.name { (name(output)) }
-            (number(Some(error.sqnr_db), &decibels(error.sqnr_db)))
-            (number(Some(error.cosine), &format!("{:.6}", error.cosine)))
-            (number(Some(error.max_abs), &numbers::error(error.max_abs)))
-            (number(Some(error.mse), &numbers::error(error.mse)))
-            (number(*same, &same.map(percent).unwrap_or_default()))
-        }
-    }
+    let cells = vec![
+        Cell::text("name", output),
+        Cell::decibels(Some(error.sqnr_db)),
+        Cell::number(*same, same.map(percent).unwrap_or_default()),
+        Cell::number(Some(error.max_abs), numbers::error(error.max_abs)),
+        Cell::number(Some(error.cosine), format!("{:.6}", error.cosine)),
+    ];
+    (true, cells)
 }

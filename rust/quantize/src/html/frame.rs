@@ -34,9 +34,14 @@ pub(super) fn page(title: &str, header: &Markup, main: &[Markup]) -> String {
     page.into_string()
 }
 
-/// A key figure with its label.
-pub(super) fn tile(label: &str, value: &str) -> Markup {
-    html! { div { dt { (label) } dd { (value) } } }
+/// A key figure with its label, and what it is about.
+pub(super) fn tile(label: &str, value: &str, about: &str) -> Markup {
+    html! {
+        div {
+            dt { (label) }
+            dd { (value) @if !about.is_empty() { small { (name(about)) } } }
+        }
+    }
 }
 
 /// A highlighted list.
@@ -51,11 +56,7 @@ pub(super) fn list(title: &str, class: &str, lines: &[String]) -> Markup {
     }
 }
 
-/// The number of samples, the engine, and its notes.
-pub(super) fn ran(samples: usize, engine: &str, notes: &[String]) -> Markup {
-    let plural = if samples == 1 { "" } else { "s" };
-    html! {
-        p.note { (samples) " sample" (plural) ", run by " (name(engine)) }
-        @for note in notes { p.note { (name(note)) } }
-    }
+/// The notes of an engine.
+pub(super) fn ran(notes: &[String]) -> Markup {
+    html! { @for note in notes { p.note { (name(note)) } } }
 }

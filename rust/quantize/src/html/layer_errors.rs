@@ -5,27 +5,24 @@
 use maud::{Markup, html};
 
 use super::Page;
-use super::bars::{chart, measured};
+use super::bars::{Scale, chart, decibel_row, legend};
 use super::frame::ran;
-use super::numbers::{decibels, error, name, visible};
-use super::table::{ROWS, number, sortable};
+use super::numbers::{band, decibels, error, name, node, visible};
+use super::table::{Cell, ROWS, Row, sortable};
 use crate::{LayerError, LayerErrors};
 
 const COLUMNS: [(&str, bool); 7] = [
     ("value", false),
+    ("layer", true),
+    ("accumulated", true),
+    ("max error", true),
+    ("quantized", false),
     ("operator", false),
     ("node", false),
-    ("quantized", false),
-    ("layer error (dB)", true),
-    ("accumulated error (dB)", true),
-    ("max error", true),
 ];
 
-/// Errors with this SQNR in decibels, or a higher one, have the palest color.
-const GOOD_DB: f64 = 50.0;
-
 /// The number of values in the chart of the worst.
-const WORST: usize = 12;
+const WORST: usize = 30;
 
 impl LayerErrors {
     /// One page of HTML, by itself; [`Page`] puts it on that of a report.
@@ -38,9 +35,7 @@ pub(super) fn section(errors: &LayerErrors) -> Markup {
     let values = &errors.values;
     let worst = errors.worst();
     let worst = &worst[..WORST.min(worst.len())];
-    let own: Vec<f64> = worst.iter().map(|value| value.own.sqnr_db).collect();
-    let bars = worst.iter().zip(measured(&own, "error"));
-    let bars = bars.map(|(value, bar)| (name(&value.name), bar, decibels(value.own.sqnr_db)));
+    let bars = worst.iter().map(|value| decibel_row(name(&value.name), value.own.sqnr_db));
     html! {
         section {
             h2 { "Errors by depth" }
@@ -52,9 +47,9 @@ pub(super) fn section(errors: &LayerErrors) -> Markup {
             (strip("layer", values, |value| value.own.sqnr_db))
             (strip("accumulated", values, |value| value.accumulated.sqnr_db))
             (legend())
-            (ran(errors.samples, &errors.engine, &errors.notes))
+            (ran(&errors.notes))
         }
-        (chart("Values by layer error (SQNR), the worst first", worst.len(), bars))
+        (chart("Values by layer error (SQNR), the worst first", Scale::Decibels, worst.len(), bars))
         (sortable(
             "Errors of all values",
             &COLUMNS,
@@ -65,7 +60,7 @@ pub(super) fn section(errors: &LayerErrors) -> Markup {
     }
 }
 
-/// A cell for each value; its color is stronger for a larger error.
+/// A cell for each value, in the colour of its band.
 fn strip(label: &str, values: &[LayerError], db: impl Fn(&LayerError) -> f64) -> Markup {
     let shown = &values[..ROWS.min(values.len())];
     let width = 100.0 / shown.len().max(1) as f64;
@@ -74,9 +69,9 @@ fn strip(label: &str, values: &[LayerError], db: impl Fn(&LayerError) -> f64) ->
             span.label { (label) }
             svg role="img" aria-label={ (label) " errors; the table below has the numbers" } {
                 @for (place, value) in shown.iter().enumerate() {
-                    rect.lost x={ (format!("{:.3}", width * place as f64)) "%" }
+                    rect class={ "cell " (band(db(value))) }
+                        x={ (format!("{:.3}", width * place as f64)) "%" }
                         width={ (format!("{width:.3}")) "%" } height="100%"
-                        fill-opacity=(opacity(db(value)))
                     {
                         title { (visible(&value.name)) ": " (decibels(db(value))) }
                     }
@@ -86,40 +81,16 @@ fn strip(label: &str, values: &[LayerError], db: impl Fn(&LayerError) -> f64) ->
     }
 }
 
-fn opacity(db: f64) -> String {
-    // NaN counts as a complete loss.
-    let lost = if db.is_nan() { 1.0 } else { 1.0 - (db / GOOD_DB).clamp(0.0, 1.0) };
-    format!("{lost:.2}")
-}
-
-fn legend() -> Markup {
-    html! {
-        p.legend {
-            @for db in [0.0, 10.0, 20.0, 30.0, 40.0, GOOD_DB] {
-                span {
-                    svg.swatch aria-hidden="true" {
-                        rect.lost width="100%" height="100%" fill-opacity=(opacity(db)) {}
-                    }
-                    (db) " dB" @if db >= GOOD_DB { " and more" }
-                }
-                " "
-            }
-        }
-    }
-}
-
-fn row(value: &LayerError) -> Markup {
-    let (own, accumulated) = (value.own.sqnr_db, value.accumulated.sqnr_db);
+fn row(value: &LayerError) -> Row {
     let largest = value.accumulated.max_abs;
-    html! {
-        tr.quantized {
-            td.name { (name(&value.name)) }
-            td { (name(&value.op_type)) }
-            td.nodes { (name(&value.node)) }
-            td { @if value.quantized { "yes" } }
-            (number(Some(own), &decibels(own)))
-            (number(Some(accumulated), &decibels(accumulated)))
-            (number(Some(largest), &error(largest)))
-        }
-    }
+    let cells = vec![
+        Cell::text("name", &*value.name),
+        Cell::decibels(Some(value.own.sqnr_db)),
+        Cell::decibels(Some(value.accumulated.sqnr_db)),
+        Cell::number(Some(largest), error(largest)),
+        Cell::text("", if value.quantized { "yes" } else { "" }),
+        Cell::text("", &*value.op_type),
+        Cell::text("nodes", node(&value.node)),
+    ];
+    (true, cells)
 }

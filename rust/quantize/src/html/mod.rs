@@ -8,6 +8,7 @@ mod bars;
 mod charts;
 mod comparison;
 mod frame;
+mod header;
 mod layer_errors;
 mod numbers;
 mod sensitivity;
@@ -16,11 +17,9 @@ mod table;
 use maud::{Markup, html};
 use serde_json::Value;
 
-use self::frame::{list, tile};
-use self::numbers::{count_of, name};
-use crate::report::Report;
-use crate::util::text::size;
-use crate::{Comparison, Config, Evaluation, LayerErrors, Role, Sensitivity};
+use self::numbers::name;
+use crate::report::{ACTIVATIONS, Report, WEIGHTS};
+use crate::{Comparison, Config, Evaluation, LayerErrors, Sensitivity};
 
 /// The HTML report about one quantization, with the results that are given. It needs no other file
 /// and no network, and follows the reader's light or dark theme.
@@ -75,31 +74,14 @@ impl Page<'_> {
     /// The HTML text.
     pub fn html(&self) -> String {
         let mut main: Vec<Markup> = Vec::new();
-        main.extend(self.report.map(said));
-        main.extend(self.comparison.map(|found| list("Warnings", "warnings", &found.warnings)));
         main.extend(self.report.and_then(|report| report.verified.as_ref()).map(verified));
-        main.extend(self.report.map(drawn));
         main.extend(self.comparison.map(comparison::section));
         main.extend(self.sensitivity.map(sensitivity::section));
         main.extend(self.layer_errors.map(layer_errors::section));
+        main.extend(self.report.map(drawn));
         main.extend(self.report.map(listed));
         main.push(decibel_table());
-        let Some(report) = self.report else {
-            let title = self.title();
-            return frame::page(title, &html! { h1 { (title) } }, &main);
-        };
-        let model = model(report);
-        frame::page(&format!("{model} quantized"), &header(report, model), &main)
-    }
-
-    /// The title without a report.
-    fn title(&self) -> &'static str {
-        match (self.comparison, self.sensitivity, self.layer_errors) {
-            (Some(_), _, _) => "Comparison with the original",
-            (None, Some(_), None) => "Layer sensitivity",
-            (None, None, Some(_)) => "Layer errors",
-            _ => "Layers",
-        }
+        frame::page(&header::title(self), &header::header(self), &main)
     }
 }
 
@@ -114,18 +96,20 @@ const DECIBELS: [(&str, &str); 7] = [
     ("0 dB", "RMS error 100 %: the signal is lost"),
 ];
 
-/// A legend for decibel values.
+/// A table of decibel values.
 fn decibel_table() -> Markup {
     html! {
         section {
-            h2 { "What decibel values mean" }
-            p.note {
-                "SQNR compares a tensor with its quantization error; each bit adds 6 dB. The RMS "
-                "error is relative to the RMS value. The SQNR of a weight is not that of the \
-                    output: "
-                "compare the models to measure the output."
+            details {
+                summary { h2 { "What decibel values mean" } }
+                p.note {
+                    "The signal-to-quantization-noise ratio (SQNR) compares a tensor with its \
+                        quantization error; each bit adds 6 dB. The RMS error is relative to the \
+                        RMS value. The SQNR of a weight is not that of the output: compare the \
+                        models to measure the output."
+                }
+                dl.facts { @for (db, meaning) in DECIBELS { dt { (db) } dd { (meaning) } } }
             }
-            dl.facts { @for (db, meaning) in DECIBELS { dt { (db) } dd { (meaning) } } }
         }
     }
 }
@@ -133,13 +117,59 @@ fn decibel_table() -> Markup {
 /// The charts of a report.
 fn drawn(report: &Report) -> Markup {
     html! {
-        (charts::sizes(report))
+        (stays(report))
         div.pair {
-            (charts::largest_weights(report))
-            (charts::worst_weights(report))
+            div { (charts::worst_weights(report)) }
+            div { (charts::largest_weights(report)) }
         }
         (charts::activations(report))
+        (charts::sizes(report))
     }
+}
+
+/// The values that stay float, by the reason.
+fn stays(report: &Report) -> Markup {
+    let roles = [("Weights", WEIGHTS), ("Activations", ACTIVATIONS)];
+    // Where only weights are quantized, that is the reason for all activations.
+    let calibrated = report.config.activations.is_some();
+    let groups = roles.iter().filter(|(_, roles)| calibrated || *roles == WEIGHTS);
+    let groups: Vec<_> =
+        groups.map(|(label, roles)| (label, report.not_quantized(roles))).collect();
+    html! {
+        @if groups.iter().any(|(_, groups)| !groups.is_empty()) {
+            section {
+                h2 { "What is not quantized" }
+                dl.facts {
+                    @for (label, groups) in &groups {
+                        @for (reason, names) in groups {
+                            dt { (counted(names.len(), label)) }
+                            dd { (name(reason)) ": " (name(&few(names))) }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `1 weight`, `3 weights`
+fn counted(count: usize, label: &str) -> String {
+    let label = label.to_lowercase();
+    if count == 1 {
+        format!("1 {}", label.trim_end_matches('s'))
+    } else {
+        format!("{count} {label}")
+    }
+}
+
+/// The first names, and the number of the others.
+fn few(names: &[&str]) -> String {
+    const SHOWN: usize = 4;
+    let mut shown: Vec<String> = names.iter().take(SHOWN).map(|name| (*name).to_owned()).collect();
+    if let more @ 1.. = names.len().saturating_sub(SHOWN) {
+        shown.push(format!("{more} more"));
+    }
+    shown.join(", ")
 }
 
 /// The tables of a report.
@@ -147,73 +177,6 @@ fn listed(report: &Report) -> Markup {
     html! {
         (table::values(report))
         (run(report))
-    }
-}
-
-/// The file name of the model, without its folder.
-fn model(report: &Report) -> &str {
-    let path = report.input.as_deref().unwrap_or("model in memory");
-    path.rsplit(['/', '\\']).next().unwrap_or(path)
-}
-
-fn header(report: &Report, model: &str) -> Markup {
-    let engine = report.engine.as_deref();
-    html! {
-        h1 { (name(model)) }
-        p.where {
-            @match &report.output {
-                Some(path) => { "written to " (name(path)) }
-                None => "in memory",
-            }
-        }
-        (evaluation(report))
-        dl.tiles {
-            (tile("Before", &size(report.bytes_before)))
-            (tile("After", &size(report.bytes_after)))
-            (tile("Compression", &format!("{:.2}×", report.ratio())))
-            (tile("Weights", &count_of(report, &[Role::Weight])))
-            @if engine.is_some() {
-                (tile("Activations", &count_of(report, &[Role::Input, Role::Activation])))
-                (tile("Samples", &report.samples.to_string()))
-            }
-        }
-    }
-}
-
-/// From this SQNR on an output is close to that of the float model, and below the second it is far
-/// from it, in decibels; see [`DECIBELS`].
-const CLOSE_DB: f64 = 30.0;
-const FAR_DB: f64 = 10.0;
-
-/// One sentence on the result: its size and its output error, in the colour of the error.
-fn evaluation(report: &Report) -> Markup {
-    let (measured, db) = match (&report.verified, &report.output_check) {
-        (Some(found), _) => {
-            (found.summary(), found.attempts.last().and_then(crate::Candidate::sqnr_db))
-        }
-        (None, Some(found)) => (found.summary(), found.sqnr_db()),
-        (None, None) => ("not measured".to_owned(), None),
-    };
-    let (class, means) = match db {
-        Some(db) if db >= CLOSE_DB => ("evaluation good", ", close to the float model"),
-        Some(db) if db >= FAR_DB => ("evaluation fair", ": check your own metric"),
-        Some(_) => ("evaluation poor", ", far from the float model"),
-        None => ("evaluation", ""),
-    };
-    html! {
-        p class=(class) {
-            (format!("{:.2} times smaller. Output error: ", report.ratio())) (measured)
-            (means) "."
-        }
-    }
-}
-
-/// Warnings and suggestions.
-fn said(report: &Report) -> Markup {
-    let suggestions = report.suggestions();
-    html! {
-        (list("Warnings", "warnings", &report.warnings))
-        (list("Suggestions", "suggestions", &suggestions))
     }
 }
 
@@ -244,9 +207,9 @@ fn run(report: &Report) -> Markup {
     let took: Vec<String> = took.map(|(stage, s)| format!("{stage} {s:.2}")).collect();
     html! {
         section {
-            h2 { "Options" }
+            details {
+            summary { h2 { "Options and passes" } }
             dl.facts {
-                @if let Some(path) = &report.input { dt { "model" } dd { (name(path)) } }
                 @for (option, value) in options(&report.config) {
                     dt { (option) } dd { (name(&value)) }
                 }
@@ -258,6 +221,7 @@ fn run(report: &Report) -> Markup {
                 @for step in &report.steps { dt { "pass" } dd { (name(&step.to_string())) } }
                 @if !took.is_empty() { dt { "seconds" } dd { (took.join(", ")) } }
                 @for note in &report.notes { dt { "note" } dd { (name(note)) } }
+            }
             }
         }
     }

@@ -2,8 +2,6 @@
 
 use maud::{Markup, html};
 
-use crate::{Report, Role};
-
 /// Longer texts are cut: a name of megabytes would make the report unreadable.
 const LONGEST: usize = 400;
 
@@ -23,11 +21,20 @@ pub(super) fn visible(text: &str) -> String {
     shown
 }
 
-/// The number of quantized values with these roles: `3 of 4`.
-pub(super) fn count_of(report: &Report, roles: &[Role]) -> String {
-    let all = report.values.iter().filter(|row| roles.contains(&row.role)).count();
-    let quantized = report.quantized().filter(|(row, _)| roles.contains(&row.role)).count();
-    format!("{quantized} of {all}")
+/// The name in the label of a node: `` `conv1` `` of `` node `conv1` (Conv) ``.
+pub(super) fn node(label: &str) -> &str {
+    label.split('`').nth(1).unwrap_or(label)
+}
+
+/// The band of a number of decibels, which is the CSS class of its colour.
+pub(super) fn band(db: f64) -> &'static str {
+    match db {
+        db if db >= 30.0 => "close",
+        db if db >= 20.0 => "fair",
+        db if db >= 10.0 => "coarse",
+        // NaN, too.
+        _ => "far",
+    }
 }
 
 /// Decibels with one decimal; infinity is shown as `exact`.

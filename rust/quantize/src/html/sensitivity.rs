@@ -5,20 +5,20 @@
 use maud::{Markup, html};
 
 use super::Page;
-use super::bars::{chart, measured};
+use super::bars::{Scale, chart, decibel_row, legend, measured};
 use super::frame::ran;
-use super::numbers::{decibels, error, name};
-use super::table::{number, sortable};
+use super::numbers::{name, node};
+use super::table::{Cell, Row, sortable};
 use crate::{LayerRow, Metric, Sensitivity};
 
 const COLUMNS: [(&str, bool); 7] = [
     ("layer", false),
+    ("score", true),
+    ("SQNR of the weight", true),
     ("operator", false),
-    ("nodes", false),
     ("type after", false),
     ("elements", true),
-    ("SQNR of the weight", true),
-    ("score", true),
+    ("nodes", false),
 ];
 
 impl Sensitivity {
@@ -29,59 +29,49 @@ impl Sensitivity {
 }
 
 pub(super) fn section(found: &Sensitivity) -> Markup {
-    let how = match (found.metric, found.all_but_one) {
+    let metric = found.metric;
+    let how = match (metric, found.all_but_one) {
         (Metric::Weight, _) => "",
         (_, true) => ", with all other layers quantized",
         (_, false) => ", with only this layer quantized",
     };
-    let title = format!("Sensitivity: {}{how}, the worst first", what(found.metric));
+    let title = format!("Sensitivity: {}{how}, the worst first", metric.about());
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
-    let bars = found.layers.iter().zip(measured(&scores, "integer"));
-    let rows = bars.map(|(layer, bar)| (name(&layer.name), bar, score(found.metric, layer.score)));
-    let table = found.layers.iter().map(|layer| row(found.metric, layer));
+    let table = found.layers.iter().map(|layer| row(metric, layer));
     html! {
-        (chart(&title, scores.len(), rows))
-        @match &found.engine {
-            Some(engine) => (ran(found.samples, engine, &found.notes)),
-            None => p.note { "weights only, without samples" },
+        @if metric.is_in_decibels() {
+            (chart(&title, Scale::Decibels, scores.len(), found.layers.iter().map(|layer| {
+                decibel_row(name(&layer.name), layer.score)
+            })))
+            (legend())
+        } @else {
+            @let bars = found.layers.iter().zip(measured(&scores, "integer"));
+            (chart(&title, Scale::Own, scores.len(), bars.map(|(layer, bar)| {
+                (name(&layer.name), bar, metric.shown(layer.score))
+            })))
         }
+        (ran(&found.notes))
         (sortable("All layers", &COLUMNS, scores.len(), table, "filter, for example: conv"))
     }
 }
 
-fn row(metric: Metric, layer: &LayerRow) -> Markup {
-    let LayerRow { elements, .. } = layer;
-    let weight = layer.weight_error.map(|error| error.sqnr_db);
-    html! {
-        tr.quantized {
-            td.name { (name(&layer.name)) }
-            td { (name(&layer.op_type)) }
-            td.nodes { (name(&layer.nodes.join(", "))) }
-            td { (layer.kind) }
-            (number(Some(*elements as f64), &elements.to_string()))
-            (number(weight, &weight.map(decibels).unwrap_or_default()))
-            (number(Some(layer.score), &score(metric, layer.score)))
-        }
-    }
-}
-
-/// The description of a metric.
-fn what(metric: Metric) -> &'static str {
-    match metric {
-        Metric::Sqnr => "SQNR of the worst output",
-        Metric::Cosine => "cosine of the worst output",
-        Metric::MaxAbs => "largest error of any output",
-        Metric::Mse => "mean squared error of the worst output",
-        Metric::Top1 => "top-1 agreement of the worst output",
-        Metric::Weight => "SQNR of the weight itself",
-    }
-}
-
-fn score(metric: Metric, score: f64) -> String {
-    match metric {
-        Metric::Sqnr | Metric::Weight => decibels(score),
-        Metric::Cosine => format!("{score:.6}"),
-        Metric::Top1 => format!("{:.2} %", 100.0 * score),
-        Metric::MaxAbs | Metric::Mse => error(score),
-    }
+fn row(metric: Metric, layer: &LayerRow) -> Row {
+    let LayerRow { elements, score, .. } = layer;
+    // The score may be the error of the weight, which is then shown once.
+    let weight = layer.weight_error.map(|error| error.sqnr_db).filter(|_| metric != Metric::Weight);
+    let nodes: Vec<&str> = layer.nodes.iter().map(|label| node(label)).collect();
+    let score = match metric.is_in_decibels() {
+        true => Cell::decibels(Some(*score)),
+        false => Cell::number(Some(*score), metric.shown(*score)),
+    };
+    let cells = vec![
+        Cell::text("name", &*layer.name),
+        score,
+        Cell::decibels(weight),
+        Cell::text("", &*layer.op_type),
+        Cell::text("", &*layer.kind),
+        Cell::number(Some(*elements as f64), elements.to_string()),
+        Cell::text("nodes", nodes.join(", ")),
+    ];
+    (true, cells)
 }

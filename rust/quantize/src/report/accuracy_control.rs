@@ -79,6 +79,13 @@ impl Candidate {
         }
     }
 
+    /// `an accuracy of 97.10 % (-0.40 points)`
+    pub(crate) fn accuracy_text(&self) -> Option<String> {
+        let found = self.accuracy.as_ref()?;
+        let (part, drop) = (found.quantized * 1e2, -found.drop * 1e2);
+        Some(format!("an accuracy of {part:.2} % ({drop:+.2} points)"))
+    }
+
     /// `SQNR 31.20 dB, accuracy 97.10 % (-0.40 points)`
     fn measured(&self) -> String {
         let sqnr = self.sqnr_db().map(|db| match db {
@@ -107,9 +114,14 @@ impl Evaluation {
     /// The measurement of the result: `SQNR 31.20 dB on 32 samples (onnxruntime)`.
     pub fn summary(&self) -> String {
         let measured = self.attempts.last().map_or_else(String::new, Candidate::measured);
+        format!("{measured} on {}", self.on())
+    }
+
+    /// `32 samples (onnxruntime)`
+    pub(crate) fn on(&self) -> String {
         let plural = if self.samples == 1 { "" } else { "s" };
         let kind = if self.held_out { "" } else { "calibration " };
-        format!("{measured} on {} {kind}sample{plural} ({})", self.samples, self.engine)
+        format!("{} {kind}sample{plural} ({})", self.samples, self.engine)
     }
 
     /// The accuracy criteria: `SQNR of 30 dB or more`.

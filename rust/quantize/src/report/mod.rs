@@ -3,7 +3,10 @@
 pub(crate) mod accuracy;
 mod accuracy_control;
 mod accuracy_criteria;
+mod assessment;
 mod latency;
+mod origin;
+mod others;
 mod output_check;
 mod output_row;
 mod sizes;
@@ -21,18 +24,25 @@ use crate::graph::Graph;
 use crate::graph::uses;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
 use crate::ranges::Histogram;
-use crate::transform::{STORE_INTEGERS, Step};
+use crate::transform::Step;
 use crate::{Config, Format, QuantizeError, Ranges};
 
 pub use accuracy::Accuracy;
 pub use accuracy_control::{Candidate, Evaluation, RevertedLayer};
 pub use accuracy_criteria::AccuracyCriteria;
+pub use assessment::{Assessment, Grade};
 pub use latency::{Latencies, Latency};
+pub use origin::Origin;
 pub use output_check::{CheckedInputs, OutputCheck};
 pub(crate) use output_row::worst_sqnr;
 pub use output_row::{LostChannels, OutputRow};
 pub use sizes::Sizes;
 pub use speed::Speed;
+
+/// The roles that count as weights, and those that count as activations.
+pub const WEIGHTS: &[Role] = &[Role::Weight];
+/// See [`WEIGHTS`].
+pub const ACTIVATIONS: &[Role] = &[Role::Input, Role::Activation];
 
 /// What happened to each value of a model, and its error.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -74,6 +84,9 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Warnings.
     pub warnings: Vec<String>,
+    /// The version, the date, and what is known of the call.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// Wall-clock seconds of each stage.
@@ -106,7 +119,7 @@ pub struct ReportRow {
     pub bytes_before: Option<u64>,
     /// How it is quantized; `None` if it kept its type.
     pub quantized: Option<QuantizedRow>,
-    /// Why it is quantized, or why it kept its type.
+    /// Why it is quantized, or why it is not: `quantized: weight of node ...`.
     pub why: String,
 }
 
@@ -157,6 +170,13 @@ pub struct StoredBytes {
 }
 
 impl ReportRow {
+    /// The reason alone, where it is clear whether the value is quantized.
+    pub fn reason(&self) -> &str {
+        let parts = self.why.split_once(": ");
+        let stated = parts.filter(|(stated, _)| matches!(*stated, "quantized" | "not quantized"));
+        stated.map_or(&self.why, |(_, reason)| reason)
+    }
+
     /// Whether it is a float value that was not quantized.
     pub fn stayed_float(&self) -> bool {
         self.quantized.is_none() && self.dtype.is_some_and(DataType::is_float)
@@ -192,14 +212,13 @@ impl Report {
         }
         let row = |value: &Planned| {
             let name = value.name.as_str();
-            let (quantized, why) = match &value.decision {
+            let quantized = match &value.decision {
                 Decision::Quantize(how) => {
                     let constant = constants.get(name).copied();
                     let activation = encoded.activations.get(name);
-                    let row = quantized(value, how, ranges, constant, activation);
-                    (Some(row), how.because.to_string())
+                    Some(quantized(value, how, ranges, constant, activation))
                 }
-                Decision::KeepFloat(kept) => (None, kept.to_string()),
+                Decision::KeepFloat(_) => None,
             };
             ReportRow {
                 name: value.name.clone(),
@@ -208,17 +227,14 @@ impl Report {
                 shape: value.shape.clone(),
                 bytes_before: graph.value(name).and_then(|id| uses::bytes(graph, id)),
                 quantized,
-                why,
+                why: value.decision.why(),
             }
         };
         let mut warnings = ranges.map_or_else(Vec::new, |ranges| ranges.warnings.clone());
         warnings.extend(plan.warnings.iter().cloned());
         warnings.extend(encoded.warnings.iter().cloned());
         let notes = ranges.map_or_else(Vec::new, Ranges::said);
-        let stored = plan.steps.iter().any(|step| step.pass == STORE_INTEGERS);
-        if plan.quantized().next().is_none() && !stored {
-            warnings.push("nothing was quantized; the report says why for each value".to_owned());
-        }
+        warnings.extend(plan.nothing_quantized());
         Report {
             input: graph.model.path().map(|path| path.display().to_string()),
             config: plan.config.clone(),
@@ -231,6 +247,7 @@ impl Report {
             values: plan.values.iter().map(row).chain(inside_subgraphs(graph)).collect(),
             notes,
             warnings,
+            origin: Origin::default(),
             ..Report::default()
         }
     }
@@ -253,6 +270,13 @@ impl Report {
         }
     }
 
+    /// The number of quantized values with these roles: `3 of 4`.
+    pub fn count(&self, roles: &[Role]) -> String {
+        let all = self.values.iter().filter(|row| roles.contains(&row.role)).count();
+        let quantized = self.quantized().filter(|(row, _)| roles.contains(&row.role)).count();
+        format!("{quantized} of {all}")
+    }
+
     /// The quantized values.
     pub fn quantized(&self) -> impl Iterator<Item = (&ReportRow, &QuantizedRow)> {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
@@ -260,7 +284,8 @@ impl Report {
 
     /// Suggestions for what to try next.
     pub fn suggestions(&self) -> Vec<String> {
-        suggest::ALL.iter().filter_map(|suggest| suggest(self)).collect()
+        let all = suggest::ALL.iter().filter_map(|suggest| suggest(self));
+        all.map(|suggestion| self.origin.said(&suggestion)).collect()
     }
 
     /// What the bytes of the model are used for, before and after.
@@ -268,7 +293,7 @@ impl Report {
         Sizes::of(self)
     }
 
-    /// The report as JSON, with `ratio`, `sizes` and `suggestions`.
+    /// The report as JSON, with `ratio`, `sizes`, `suggestions` and `assessment`.
     pub fn to_json(&self) -> String {
         serde_json::to_string(&self.document()).unwrap_or_default()
     }
@@ -280,6 +305,7 @@ impl Report {
         document["ratio"] = self.ratio().into();
         document["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
         document["suggestions"] = self.suggestions().into();
+        document["assessment"] = serde_json::to_value(self.assessment()).unwrap_or_default();
         document
     }
 
@@ -295,23 +321,22 @@ impl Report {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Assessment { grade, sentence, next } = self.assessment();
+        writeln!(f, "{}: {sentence}", grade.name())?;
+        next.iter().try_for_each(|what| writeln!(f, "next: {what}"))?;
         let (before, after) = (self.bytes_before, self.bytes_after);
         writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
         if let Some(check) = &self.output_check {
             writeln!(f, "output error: {}", check.summary())?;
         }
-        let count = |role| self.quantized().filter(|(row, _)| row.role == role).count();
-        let all = |role| self.values.iter().filter(|row| row.role == role).count();
-        writeln!(f, "{} of {} weights quantized", count(Role::Weight), all(Role::Weight))?;
+        writeln!(f, "{} weights quantized{}", self.count(WEIGHTS), self.others(WEIGHTS))?;
         if self.samples > 0 {
-            writeln!(
-                f,
-                "{} of {} activations quantized from {} samples ({})",
-                count(Role::Activation) + count(Role::Input),
-                all(Role::Activation) + all(Role::Input),
-                self.samples,
-                self.engine.as_deref().unwrap_or("saved ranges"),
-            )?;
+            let engine = self.engine.as_deref().unwrap_or("saved ranges");
+            writeln!(f, "calibrated on {} samples ({engine})", self.samples)?;
+        }
+        if self.config.activations.is_some() {
+            let others = self.others(ACTIVATIONS);
+            writeln!(f, "{} activations quantized{others}", self.count(ACTIVATIONS))?;
         }
         if let Some(verified) = &self.verified {
             write!(f, "{verified}")?;
@@ -323,12 +348,11 @@ impl std::fmt::Display for Report {
                     let sqnr = how.error.map_or(f64::NAN, |error| error.sqnr_db);
                     writeln!(f, "  {}: {}, SQNR {sqnr:.1} dB", row.name, how.kind())?;
                 }
-                None => writeln!(f, "  {}: kept, {}", row.name, row.why)?,
+                None => writeln!(f, "  {}: kept, {}", row.name, row.reason())?,
             }
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
-        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))?;
-        self.suggestions().iter().try_for_each(|what| writeln!(f, "suggestion: {what}"))
+        self.warnings.iter().try_for_each(|warning| writeln!(f, "warning: {warning}"))
     }
 }
 

@@ -22,7 +22,7 @@ use crate::Method;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
-use crate::report::OutputRow;
+use crate::report::{Origin, OutputRow};
 use crate::{Plan, QuantizeError, Ranges, encode};
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
@@ -60,6 +60,36 @@ impl Metric {
     /// Its name.
     pub fn name(self) -> &'static str {
         Metric::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
+    }
+
+    /// What it measures.
+    pub fn about(self) -> &'static str {
+        match self {
+            Metric::Sqnr => "SQNR of the worst output",
+            Metric::Cosine => "cosine of the worst output",
+            Metric::MaxAbs => "largest error of any output",
+            Metric::Mse => "mean squared error of the worst output",
+            Metric::Top1 => "top-1 agreement of the worst output",
+            Metric::Weight => "SQNR of the weight itself",
+        }
+    }
+
+    /// Whether a score is in decibels.
+    pub fn is_in_decibels(self) -> bool {
+        matches!(self, Metric::Sqnr | Metric::Weight)
+    }
+
+    /// A score as text.
+    pub fn shown(self, score: f64) -> String {
+        match self {
+            Metric::Sqnr | Metric::Weight => match score {
+                f64::INFINITY => "exact".to_owned(),
+                score => format!("{score:.1} dB"),
+            },
+            Metric::Cosine => format!("{score:.6}"),
+            Metric::Top1 => format!("{:.2} %", 100.0 * score),
+            Metric::MaxAbs | Metric::Mse => format!("{score:.3e}"),
+        }
     }
 
     /// The score of a layer with these outputs and this weight; NaN if there is none.
@@ -135,6 +165,9 @@ pub struct Sensitivity {
     pub engine: Option<String>,
     /// Notes of the engine.
     pub notes: Vec<String>,
+    /// The model, the version, the date, and what is known of the call.
+    #[serde(default)]
+    pub origin: Origin,
 }
 
 /// The sensitivity of one layer.
@@ -231,6 +264,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
         samples: 0,
         engine: None,
         notes: Vec::new(),
+        origin: Origin::of(&[model]),
     };
     Ok(ranked(found, Metric::Weight))
 }
@@ -361,6 +395,7 @@ mod tests {
             samples: 1,
             engine: Some("tract".to_owned()),
             notes: Vec::new(),
+            origin: Origin::default(),
         };
         let found = ranked(found, Metric::Sqnr);
         assert_eq!(found.layers[1].score, f64::INFINITY);

@@ -22,6 +22,7 @@ use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::float32;
+use crate::report::Origin;
 use crate::util::fnv::Fnv;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
 
@@ -130,6 +131,7 @@ pub(super) fn run(
         samples: samples.len(),
         engine,
         notes,
+        origin: Origin::of(&[model]),
     })
 }
 

@@ -1,0 +1,68 @@
+"""What a result says about the call that it comes from."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from .._results.comparison import Comparison
+from .._results.layer_errors import LayerErrors
+from .._results.report import Report
+from .._results.sensitivity import Sensitivity
+from .images import ImageFolder
+from .samples import CalibrationData
+
+__all__ = ["stamped"]
+
+R = TypeVar("R", Comparison, LayerErrors, Report, Sensitivity)
+
+_LONGEST = 200
+
+
+def stamped(
+    found: R,
+    function: str,
+    positional: tuple[object, ...],
+    options: Mapping[str, object],
+    data: CalibrationData | None,
+) -> R:
+    """Return the result with the call and its samples; `options` are those that were given."""
+    arguments = [_text(value) for value in positional]
+    arguments += [f"{name}={_text(v)}" for name, v in options.items() if v is not None]
+    command = f"quantize_rs.{function}({', '.join(arguments)})"
+    samples = None if data is None else _samples(data)
+    outcome = found._outcome.with_origin(command=command, samples=samples)
+    origin = dataclasses.replace(found.origin, command=command, samples=samples)
+    return dataclasses.replace(found, _outcome=outcome, origin=origin)
+
+
+def _samples(data: CalibrationData) -> str:
+    """Describe samples without reading them."""
+    if isinstance(data, ImageFolder):
+        return os.fspath(data.path)
+    if isinstance(data, str | os.PathLike):
+        return os.fspath(data)
+    return _text(data).strip("<>")
+
+
+def _text(value: Any) -> str:
+    """Write a value as in a call; what has no short form is named by its type."""
+    if isinstance(value, os.PathLike):
+        return repr(os.fspath(value))
+    if value is None or isinstance(value, str | bool | int | float):
+        return repr(value)
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple):
+        return f"<{type(value).__name__} of shape {tuple(shape)}>"
+    if isinstance(value, Mapping):
+        items = (f"{key!r}: {_text(item)}" for key, item in value.items())
+        return _short("{" + ", ".join(items) + "}", value)
+    if isinstance(value, list | tuple) and len(value) <= 20:
+        return _short("[" + ", ".join(map(_text, value)) + "]", value)
+    return f"<{type(value).__name__}>"
+
+
+def _short(text: str, value: object) -> str:
+    return text if len(text) <= _LONGEST else f"<{type(value).__name__}>"

@@ -1,0 +1,264 @@
+//! The evaluation of a result in one sentence, and what to do next.
+
+mod analyses;
+
+use serde::{Deserialize, Serialize};
+
+use super::{OutputRow, Report, Speed, worst_sqnr};
+use crate::util::text::{shell_word, size};
+use crate::{Candidate, Origin};
+
+/// From this SQNR on an output is close to that of the float model, in decibels.
+const CLOSE_DB: f64 = 30.0;
+
+/// Below this SQNR an output is far from that of the float model, in decibels.
+const FAR_DB: f64 = 10.0;
+
+/// If fewer rows keep their highest score, the result is not good whatever its SQNR.
+const SAME_CLASS: f64 = 0.95;
+
+/// If more accuracy is lost, the result is not good whatever its SQNR.
+const MUCH_ACCURACY: f64 = 0.01;
+
+/// How good a result is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// The criteria are met, or the outputs are close to those of the float model.
+    Good,
+    /// Check your own metric.
+    Fair,
+    /// The outputs are far from those of the float model, or a criterion is missed.
+    Poor,
+    /// Nothing was measured.
+    Unknown,
+}
+
+impl Grade {
+    /// The word for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Grade::Good => "good",
+            Grade::Fair => "fair",
+            Grade::Poor => "poor",
+            Grade::Unknown => "not measured",
+        }
+    }
+
+    /// The grade of an SQNR.
+    pub(crate) fn of(db: f64) -> Grade {
+        match db {
+            db if db >= CLOSE_DB => Grade::Good,
+            db if db >= FAR_DB => Grade::Fair,
+            // NaN, too.
+            _ => Grade::Poor,
+        }
+    }
+
+    /// The worse of two grades.
+    pub(crate) fn worse(self, other: Grade) -> Grade {
+        match (self, other) {
+            (Grade::Poor, _) | (_, Grade::Poor) => Grade::Poor,
+            (Grade::Fair, _) | (_, Grade::Fair) => Grade::Fair,
+            (Grade::Unknown, other) => other,
+            (this, _) => this,
+        }
+    }
+}
+
+/// A result in one sentence, and what to do next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Assessment {
+    /// How good it is.
+    pub grade: Grade,
+    /// Its size, its output error and its speed, and what they are explained by.
+    pub sentence: String,
+    /// What to do next, the most promising first.
+    pub next: Vec<String>,
+}
+
+/// What was measured on the outputs.
+struct Measured<'a> {
+    outputs: &'a [OutputRow],
+    /// What it was measured on: `16 calibration samples (onnxruntime)`.
+    on: String,
+    /// Whether the inputs are data, so that the classes of the outputs mean something.
+    real: bool,
+}
+
+impl Report {
+    /// The result in one sentence, and what to do next.
+    pub fn assessment(&self) -> Assessment {
+        let verified = self.verified.as_ref();
+        let last = verified.and_then(|found| found.attempts.last());
+        let measured = match (verified, last, &self.output_check) {
+            (Some(found), Some(Candidate { outputs, .. }), _) => {
+                Some(Measured { outputs, on: found.on(), real: true })
+            }
+            (None, _, Some(check)) if check.failure.is_none() => Some(Measured {
+                outputs: &check.outputs,
+                on: format!("{} ({})", check.on(), check.engine),
+                real: check.inputs.are_real(),
+            }),
+            _ => None,
+        };
+        let sizes = (self.bytes_before, self.bytes_after);
+        let speed = verified.and_then(|found| found.speed.as_ref());
+        let wanted = verified.and_then(|found| Some((found.wanted()?, last?.holds)));
+        let accuracy = last.and_then(Candidate::accuracy_text);
+        let (grade, sentence) = sentence(sizes, measured.as_ref(), accuracy, speed, wanted);
+        let mut next: Vec<String> = self.suggestions();
+        next.extend(self.next_steps(grade, measured.as_ref()));
+        Assessment { grade, sentence, next }
+    }
+
+    fn next_steps(&self, grade: Grade, measured: Option<&Measured<'_>>) -> Vec<String> {
+        let origin = &self.origin;
+        let float = self.input.as_deref();
+        let result = self.output.as_deref();
+        let call = |function: &str| call(origin, function, float, result);
+        let held_out = self.verified.as_ref().is_some_and(|found| found.held_out);
+        let mut next = Vec::new();
+        let criterion = self.verified.as_ref().and_then(crate::Evaluation::wanted);
+        if grade == Grade::Poor && criterion.is_none() {
+            next.push(origin.said(
+                "leave the layers that cause the error in float: min_sqnr=20 with validation_data",
+            ));
+        }
+        if grade == Grade::Poor {
+            next.push(format!("find the layers that cause the error: {}", call("layer_errors")));
+        }
+        match measured {
+            _ if held_out && grade == Grade::Good => {}
+            None | Some(Measured { real: false, .. }) => next.push(format!(
+                "measure outputs, accuracy and speed on real samples: {}",
+                call("compare")
+            )),
+            Some(_) => next.push(format!(
+                "measure accuracy and speed on samples that were not used to calibrate: {}",
+                call("compare")
+            )),
+        }
+        next
+    }
+}
+
+/// `1 sample`, `16 samples`
+fn samples(count: usize) -> String {
+    format!("{count} sample{}", if count == 1 { "" } else { "s" })
+}
+
+/// Decibels in a sentence.
+fn decibels(db: f64) -> String {
+    match db {
+        f64::INFINITY => "no error".to_owned(),
+        db => format!("{db:.1} dB"),
+    }
+}
+
+/// A call or a command that reads both models and samples.
+fn call(origin: &Origin, function: &str, float: Option<&str>, result: Option<&str>) -> String {
+    if origin.command_line {
+        let words = [Some(float.unwrap_or("MODEL")), result].into_iter().flatten();
+        let words: Vec<String> = words.map(shell_word).collect();
+        let command = function.replace('_', "-");
+        return format!("quantize-rs {command} {} --data SAMPLES", words.join(" "));
+    }
+    let path = |path: &str| serde_json::Value::from(path).to_string();
+    let float = float.map_or("model".to_owned(), path);
+    let both = function != "sensitivity";
+    let result = result.map_or("report.model".to_owned(), path);
+    let result = if both { format!("{result}, ") } else { String::new() };
+    format!("quantize_rs.{function}({float}, {result}data)")
+}
+
+/// A call or a command that checks a file, which needs no samples.
+fn validate(origin: &Origin, float: Option<&str>, result: Option<&str>) -> String {
+    let call = call(origin, "validate", float, result);
+    call.replace(" --data SAMPLES", "").replace(", data)", ")")
+}
+
+/// How good a result is, and the sentence that says so.
+fn sentence(
+    (before, after): (u64, u64),
+    measured: Option<&Measured<'_>>,
+    accuracy: Option<String>,
+    speed: Option<&Speed>,
+    wanted: Option<(String, bool)>,
+) -> (Grade, String) {
+    let mut grade = Grade::Unknown;
+    let mut text = format!("{} ({} to {})", smaller(before, after), size(before), size(after));
+    if let Some(Measured { outputs, on, real }) = measured {
+        let worst = worst_sqnr(outputs);
+        let mut parts = Vec::new();
+        if let Some(db) = worst {
+            grade = Grade::of(db);
+            let name = outputs.iter().find(|row| outputs.len() > 1 && row.error.sqnr_db == db);
+            let of =
+                name.map_or(String::new(), |row| format!(" of {}, the worst output,", row.name));
+            parts.push(match db {
+                f64::INFINITY => "with outputs equal to those of the float model".to_owned(),
+                db => format!(
+                    "with a signal-to-quantization-noise ratio (SQNR){of} of {db:.1} dB, {}",
+                    explained(grade)
+                ),
+            });
+        }
+        let same = outputs.iter().filter_map(|row| row.top1_agreement);
+        if let Some(part) = same.reduce(f64::min).filter(|_| *real) {
+            if part < SAME_CLASS {
+                grade = grade.worse(Grade::Fair);
+            }
+            parts.push(format!("with the same class for {:.1} % of the rows", part * 1e2));
+        }
+        parts.extend(accuracy.map(|accuracy| format!("with {accuracy}")));
+        if parts.is_empty() {
+            parts.push("without a float output to compare".to_owned());
+        }
+        text = format!("{text}, {}, on {on}", parts.join(", "));
+    } else {
+        text.push_str(", output error not measured");
+    }
+    if after >= before {
+        grade = grade.worse(Grade::Fair);
+    }
+    match speed {
+        Some(speed) if speed.speedup < 1.0 => {
+            grade = grade.worse(Grade::Fair);
+            text.push_str(&format!(
+                "; {:.2} times slower than the float model",
+                1.0 / speed.speedup
+            ));
+        }
+        Some(speed) => {
+            text.push_str(&format!("; {:.2} times as fast as the float model", speed.speedup));
+        }
+        None => text.push_str("; speed not measured"),
+    }
+    if let Some((wanted, holds)) = wanted {
+        let (met, word) = if holds { (Grade::Good, "met") } else { (Grade::Poor, "missed") };
+        grade = met;
+        text.push_str(&format!("; required: {wanted}, which is {word}"));
+    }
+    (grade, format!("{text}."))
+}
+
+/// What an SQNR is explained by.
+fn explained(grade: Grade) -> String {
+    match grade {
+        Grade::Good => format!("close to the float model ({CLOSE_DB} dB or more)"),
+        Grade::Fair => format!("check your own metric ({CLOSE_DB} dB or more is close)"),
+        _ => format!("far from the float model (less than {FAR_DB} dB)"),
+    }
+}
+
+/// `3.67 times smaller`, or that it is larger.
+#[allow(clippy::cast_precision_loss)] // sizes of files, shown to two digits
+fn smaller(before: u64, after: u64) -> String {
+    let (before, after) = (before.max(1) as f64, after.max(1) as f64);
+    match before / after {
+        1.0 => "As large as the float model".to_owned(),
+        ratio if ratio > 1.0 => format!("{ratio:.2} times smaller"),
+        ratio => format!("{:.2} times larger", 1.0 / ratio),
+    }
+}
