@@ -277,3 +277,11 @@ def test_exceptions_survive_a_process_boundary() -> None:
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert (copy.args, vars(copy)) == (error.args, vars(error))
+
+
+def test_a_file_of_another_format_is_named(tmp_path: Path) -> None:
+    np.save(tmp_path / "samples.npy", np.zeros((2, 3), np.float32))
+    (tmp_path / "pointer.onnx").write_text("version https://git-lfs.github.com/spec/v1\n")
+    for name, called in (("samples.npy", "a NumPy array"), ("pointer.onnx", "a Git LFS pointer")):
+        with pytest.raises(quantize_rs.ModelFormatError, match=f"not an ONNX model, but {called}"):
+            quantize_rs.quantize(tmp_path / name, None)

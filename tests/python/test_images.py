@@ -108,7 +108,7 @@ def test_layout_and_size_are_those_of_the_model_or_what_is_asked_for(image_folde
         8,
         9,
     )
-    with pytest.raises(CalibrationError, match=r"float32 \[1, 3, \?, \?\]: .* set the size"):
+    with pytest.raises(CalibrationError, match=r"float32 \[1, 3, \?, \?\]: .* give ImageFolder"):
         fed(ImageFolder(image_folder), [1, 3, "h", "w"])
     with pytest.raises(CalibrationError, match=r"images of size \[8, 9\] do not fit"):
         fed(ImageFolder(image_folder, size=(8, 9)), [1, 3, 9, "w"])

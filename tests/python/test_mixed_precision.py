@@ -36,6 +36,8 @@ def test_a_size_is_met_by_the_model_that_the_bits_make(
         report = quantize_rs.quantize(digits, None, layer_bits=found.layer_bits)
         assert report.bytes_after == found.bytes_after <= part * before
         assert (found.sqnr_db is not None) == with_data
+        for layer in found.layers:
+            assert layer.why.startswith("stays float: ") == (layer.bits is None), layer
         sizes.append(found.bytes_after)
     assert sizes == sorted(sizes, reverse=True)
     exact = quantize_rs.mixed_precision(digits, data, target_size=before // 2, bits=(8, 4))

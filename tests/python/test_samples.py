@@ -169,6 +169,32 @@ def test_samples_that_can_be_no_good_are_warned_of(
     assert message in caplog.text
 
 
+def test_integers_for_a_float_input_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    """Pixels of 0 to 255 where the model expects 0 to 1 give ranges that are no use."""
+    model = conv(["n", 3, 8, 6])
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 3, 8, 6)).astype(np.uint8)
+    said = "the samples of input `x` are uint8, and the input is float32: "
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    calls: list[Callable[[], object]] = [
+        lambda: plan.calibrate(pixels),
+        lambda: plan.calibrate({"x": pixels}),
+        lambda: plan.calibrate(iter([pixels[:8], pixels[8:]])),
+        lambda: quantize_rs.quantize_with_calibration(model, None, pixels),
+        lambda: quantize_rs.quantize(model, None, calibration_data=pixels, min_sqnr=1),
+        lambda: quantize_rs.compare(model, model, pixels, latency=False),
+        lambda: quantize_rs.layer_errors(model, model, pixels),
+        lambda: quantize_rs.sensitivity(model, pixels),
+        lambda: quantize_rs.mixed_precision(model, pixels, target_size=1000.0),
+    ]
+    for number, call in enumerate(calls):
+        caplog.clear()
+        call()
+        assert caplog.text.count(said) == 1, (number, caplog.text)
+    caplog.clear()
+    plan.calibrate(pixels.astype(np.float32))
+    assert said not in caplog.text
+
+
 def test_noise_in_place_of_images_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     plan = quantize_rs.open(conv(["n", 3, 32, 32])).plan(activations="uint8")
     noise = np.random.default_rng(0).random((40, 3, 32, 32), np.float32)
