@@ -14,10 +14,7 @@ pub(super) fn title(page: &Page<'_>) -> String {
     if let Some(report) = page.report {
         return format!("{} quantized", file_name(report.input.as_deref()));
     }
-    let of = |what: &str, origin: &Origin| match origin.models.is_empty() {
-        true => what.to_owned(),
-        false => format!("{what} of {}", origin.model(0)),
-    };
+    let of = |what: &str, origin: &Origin| format!("{what} of {}", origin.model(0));
     match (page.comparison, page.sensitivity, page.layer_errors) {
         (Some(found), _, _) => format!("{} compared", found.origin.model(0)),
         (None, Some(found), _) => of("Layer sensitivity", &found.origin),
@@ -187,9 +184,9 @@ fn tiles(page: &Page<'_>) -> Markup {
             (tile("Integer products", &percent(part), "of the matrix multiplications"))
         }
         @if let Some(report) = report {
-            (tile("Weights", &report.count(WEIGHTS), others(report, WEIGHTS)))
+            (tile("Weights", &report.count(WEIGHTS), &others(report, WEIGHTS)))
             @if report.config.activations.is_some() {
-                (tile("Activations", &report.count(ACTIVATIONS), others(report, ACTIVATIONS)))
+                (tile("Activations", &report.count(ACTIVATIONS), &others(report, ACTIVATIONS)))
             }
         }
     }
@@ -204,11 +201,7 @@ fn smaller(ratio: f64) -> String {
     }
 }
 
-/// What stands below a number of quantized values.
-fn others(report: &Report, roles: &[crate::Role]) -> &'static str {
-    if report.others(roles).is_empty() {
-        "quantized"
-    } else {
-        "quantized; the others are listed below"
-    }
+/// What stands below a number of quantized values: what the others are.
+fn others(report: &Report, roles: &[crate::Role]) -> String {
+    format!("quantized{}", report.others(roles))
 }

@@ -60,9 +60,10 @@ fn row(metric: Metric, layer: &LayerRow) -> Row {
     // The score may be the error of the weight, which is then shown once.
     let weight = layer.weight_error.map(|error| error.sqnr_db).filter(|_| metric != Metric::Weight);
     let nodes: Vec<&str> = layer.nodes.iter().map(|label| node(label)).collect();
-    let score = match metric.is_in_decibels() {
-        true => Cell::decibels(Some(*score)),
-        false => Cell::number(Some(*score), metric.shown(*score)),
+    let score = if metric.is_in_decibels() {
+        Cell::decibels(Some(*score))
+    } else {
+        Cell::number(Some(*score), metric.shown(*score))
     };
     let cells = vec![
         Cell::text("name", &*layer.name),

@@ -100,10 +100,12 @@ pub fn as_flags(message: &str) -> String {
     };
     // An odd number of backticks leaves one that is not closed.
     let parts: Vec<&str> = message.split('`').collect();
-    let open = parts.len() % 2 == 0;
+    let open = parts.len().is_multiple_of(2);
     let (closed, rest) = parts.split_at(parts.len() - usize::from(open));
     let mut text: String = closed.iter().copied().enumerate().map(part).collect();
-    rest.iter().for_each(|rest| text.extend(["`", rest]));
+    for rest in rest {
+        text.extend(["`", rest]);
+    }
     text
 }
 

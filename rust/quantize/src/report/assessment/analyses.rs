@@ -47,7 +47,7 @@ impl Comparison {
         }
         match &self.accuracy {
             None => {
-                next.push("measure the accuracy of a classifier too: give its labels".to_owned())
+                next.push("measure the accuracy of a classifier too: give its labels".to_owned());
             }
             Some(_) if next.is_empty() => next.push(format!(
                 "deploy it; to check the file itself: {}",
@@ -141,10 +141,12 @@ impl LayerErrors {
         if grade == Grade::Good {
             next.push("no layer has to stay float: measure the accuracy and the speed".to_owned());
         } else {
+            // A node without a name cannot be excluded by name.
+            let named = first.node.strip_prefix("node `").and_then(|rest| rest.split_once('`'));
+            let how = named.map_or(String::new(), |(node, _)| format!(": exclude=[\"{node}\"]"));
             next.push(self.origin.said(&format!(
-                "leave the node in float that computes {}: exclude=[\"{}\"]; or give it more bits",
+                "leave the node in float that computes {}{how}; or give it more bits",
                 first.name,
-                first.node.split('`').nth(1).unwrap_or(&first.node)
             )));
         }
         Assessment { grade, sentence, next }

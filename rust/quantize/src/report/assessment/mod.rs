@@ -186,12 +186,36 @@ fn sentence(
     speed: Option<&Speed>,
     wanted: Option<(String, bool)>,
 ) -> (Grade, String) {
-    let mut grade = Grade::Unknown;
-    let mut text = format!("{} ({} to {})", smaller(before, after), size(before), size(after));
-    if let Some(Measured { outputs, on, real }) = measured {
-        let worst = worst_sqnr(outputs);
-        let mut parts = Vec::new();
-        if let Some(db) = worst {
+    let (mut grade, error) = match measured {
+        Some(measured) => measured.error(accuracy),
+        None => (Grade::Unknown, "output error not measured".to_owned()),
+    };
+    let sizes = format!("{} ({} to {})", smaller(before, after), size(before), size(after));
+    let mut parts = vec![format!("{sizes}, {error}")];
+    parts.push(match speed.map(|speed| speed.speedup) {
+        Some(times) if times < 1.0 => {
+            format!("{:.2} times slower than the float model", 1.0 / times)
+        }
+        Some(times) => format!("{times:.2} times as fast as the float model"),
+        None => "speed not measured".to_owned(),
+    });
+    if after >= before || speed.is_some_and(|speed| speed.speedup < 1.0) {
+        grade = grade.worse(Grade::Fair);
+    }
+    if let Some((wanted, holds)) = wanted {
+        let (met, word) = if holds { (Grade::Good, "met") } else { (Grade::Poor, "missed") };
+        grade = met;
+        parts.push(format!("required: {wanted}, which is {word}"));
+    }
+    (grade, format!("{}.", parts.join("; ")))
+}
+
+impl Measured<'_> {
+    /// How good the outputs are, and the part of the sentence about them.
+    fn error(&self, accuracy: Option<String>) -> (Grade, String) {
+        let outputs = self.outputs;
+        let (mut grade, mut parts) = (Grade::Unknown, Vec::new());
+        if let Some(db) = worst_sqnr(outputs) {
             grade = Grade::of(db);
             let name = outputs.iter().find(|row| outputs.len() > 1 && row.error.sqnr_db == db);
             let of =
@@ -205,7 +229,7 @@ fn sentence(
             });
         }
         let same = outputs.iter().filter_map(|row| row.top1_agreement);
-        if let Some(part) = same.reduce(f64::min).filter(|_| *real) {
+        if let Some(part) = same.reduce(f64::min).filter(|_| self.real) {
             if part < SAME_CLASS {
                 grade = grade.worse(Grade::Fair);
             }
@@ -215,35 +239,11 @@ fn sentence(
         if parts.is_empty() {
             parts.push("without a float output to compare".to_owned());
         }
-        text = format!("{text}, {}, on {on}", parts.join(", "));
-    } else {
-        text.push_str(", output error not measured");
+        (grade, format!("{}, on {}", parts.join(", "), self.on))
     }
-    if after >= before {
-        grade = grade.worse(Grade::Fair);
-    }
-    match speed {
-        Some(speed) if speed.speedup < 1.0 => {
-            grade = grade.worse(Grade::Fair);
-            text.push_str(&format!(
-                "; {:.2} times slower than the float model",
-                1.0 / speed.speedup
-            ));
-        }
-        Some(speed) => {
-            text.push_str(&format!("; {:.2} times as fast as the float model", speed.speedup));
-        }
-        None => text.push_str("; speed not measured"),
-    }
-    if let Some((wanted, holds)) = wanted {
-        let (met, word) = if holds { (Grade::Good, "met") } else { (Grade::Poor, "missed") };
-        grade = met;
-        text.push_str(&format!("; required: {wanted}, which is {word}"));
-    }
-    (grade, format!("{text}."))
 }
 
-/// What an SQNR is explained by.
+/// What an SQNR means.
 fn explained(grade: Grade) -> String {
     match grade {
         Grade::Good => format!("close to the float model ({CLOSE_DB} dB or more)"),
