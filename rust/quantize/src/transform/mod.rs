@@ -124,6 +124,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: lift_carried::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "lift_weights",
