@@ -4,7 +4,7 @@
 //! require, and there are no cycles. What runtimes accept is accepted: nodes with empty or
 //! duplicate names, and nodes out of order.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::data;
 use crate::error::Error;
@@ -43,19 +43,23 @@ fn opsets(model: &ModelProto) -> Result<(), Error> {
             "it imports no operator set (opset_import is empty)",
         ));
     }
-    let mut seen = HashSet::new();
+    let mut seen = HashMap::new();
     for opset in &model.opset_import {
+        // The standard's own operators may be imported under both of their names.
         let domain = if opset.domain == "ai.onnx" { "" } else { &opset.domain };
         if opset.version < 1 {
             let what =
                 format!("version {} of operator set `{domain}`, expected 1 or more", opset.version);
             return Err(Error::structure("model", what));
         }
-        if !seen.insert(domain) {
-            return Err(Error::structure(
-                "model",
-                format!("operator set `{domain}` is imported twice"),
-            ));
+        if let Some(other) = seen.insert(domain, opset.version).filter(|it| *it != opset.version) {
+            let domain = if domain.is_empty() { "ai.onnx" } else { domain };
+            let what = format!(
+                "operator set `{domain}` is imported twice, in versions {other} and {}: keep the \
+                 import for which the nodes were written",
+                opset.version
+            );
+            return Err(Error::structure("model", what));
         }
     }
     Ok(())

@@ -204,10 +204,11 @@ fn apply_model_edits(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edi
     for edit in edits {
         match edit {
             Edit::SetOpset { domain, version } => {
-                let mut imports = model.opset_import.iter_mut();
-                if let Some(import) = imports.find(|import| import.is_of(&domain)) {
-                    import.edit().version = version;
-                } else {
+                // `ai.onnx` may be imported under both of its names.
+                let imports = model.opset_import.iter_mut();
+                let imports = imports.filter(|import| import.is_of(&domain));
+                let changed = imports.map(|import| import.edit().version = version).count();
+                if changed == 0 {
                     let import = OperatorSetIdProto::new(domain, version);
                     model.opset_import.push(Raw::new(import));
                 }

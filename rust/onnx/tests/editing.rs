@@ -202,3 +202,17 @@ fn value_info_is_replaced_in_place() {
     let output = model.graph().output.last().unwrap();
     assert!(output.tensor_type().is_some_and(|tensor| tensor.shape.is_none()));
 }
+
+/// `ai.onnx` and the empty name are one domain.
+#[test]
+fn a_domain_that_is_imported_twice_has_one_version() {
+    let import = |domain: &str, version| bytes(8, &[&text(1, domain), &int(2, version)]);
+    let twice = |version| encoding::model(8, &graph(&[]), &import("ai.onnx", version));
+    let mut model = Model::from_bytes(twice(17)).unwrap();
+    assert_eq!(model.to_bytes().unwrap(), twice(17));
+    model.apply(vec![Edit::SetOpset { domain: String::new(), version: 21 }]).unwrap();
+    let again = Model::from_bytes(model.to_bytes().unwrap()).unwrap();
+    assert!(again.proto().opset_import.iter().all(|import| import.version == 21));
+    let error = Model::from_bytes(twice(16)).unwrap_err().to_string();
+    assert!(error.contains("`ai.onnx` is imported twice, in versions 17 and 16"), "{error}");
+}

@@ -4,8 +4,7 @@
 use std::collections::HashSet;
 
 use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Model, NodeProto,
-    OperatorSetIdProto, Raw,
+    AttributeProto, DataType, Edit, FunctionProto, Functions, GraphProto, Model, NodeProto, Raw,
 };
 
 use super::OpsetConversion;
@@ -134,19 +133,15 @@ impl<'m> Converter<'m> {
         &mut self,
         function: &FunctionProto,
     ) -> Result<Option<FunctionProto>, QuantizeError> {
-        let import = function.opset_import.iter().position(|import| import.is_of(""));
-        let Some((import, from)) = import
-            .and_then(|import| Some((import, function.opset_import.get(import)?.version)))
-            .filter(|(_, from)| *from < self.to)
-        else {
-            return Ok(None);
-        };
+        let import = function.opset_import.iter().find(|import| import.is_of(""));
+        let from = import.map(|import| import.version).filter(|from| *from < self.to);
+        let Some(from) = from else { return Ok(None) };
         let scope = Scope::of_nodes(self.model, &function.node);
         let mut additions = Additions::default();
         let nodes = self.nodes(&function.node, Some(from), &scope, &mut additions)?;
         let mut with = function.clone();
-        if let Some(import) = with.opset_import.get_mut(import) {
-            *import = Raw::new(OperatorSetIdProto::new(import.domain.clone(), self.to));
+        for import in with.opset_import.iter_mut().filter(|import| import.is_of("")) {
+            import.edit().version = self.to;
         }
         if let Some(nodes) = nodes {
             // Functions have no initializers, so constants become nodes.
