@@ -79,15 +79,19 @@ def ort(
     return outputs
 
 
-def kernels(model: str | Path | bytes) -> Counter[str]:
-    """The operators that ONNX Runtime runs, once it has optimized the model."""
+def optimized(model: str | Path | bytes) -> onnx.ModelProto:
+    """The model that ONNX Runtime runs, once it has optimized it."""
     with tempfile.TemporaryDirectory() as folder:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
         onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-        optimized = onnx.load(options.optimized_model_filepath)
-    return Counter(node.op_type for node in optimized.graph.node)
+        return onnx.load(options.optimized_model_filepath)
+
+
+def kernels(model: str | Path | bytes) -> Counter[str]:
+    """The operators that ONNX Runtime runs, once it has optimized the model."""
+    return Counter(node.op_type for node in optimized(model).graph.node)
 
 
 def reference(model: str | Path | bytes, inputs: Feeds) -> Outputs:

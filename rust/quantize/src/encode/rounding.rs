@@ -38,7 +38,7 @@ fn sums(
     spec: &QSpec,
 ) -> Option<SumGroups> {
     let mut all = constant.uses.iter().filter_map(|usage| match *usage {
-        Use::Weight { node, channels, batched } => Some(Some((node, channels, batched))),
+        Use::Weight { node, channels, batched, .. } => Some(Some((node, channels, batched))),
         // How a subgraph uses it is not known.
         Use::Inside { .. } => Some(None),
         _ => None,

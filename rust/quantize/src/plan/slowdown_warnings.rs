@@ -39,7 +39,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
         return Outcome::warn(found.into_iter().flatten());
     }
     let found = [
-        convolutions(graph, decisions),
+        convolutions(graph, constants, decisions),
         dequantized(graph, constants, decisions),
         sequences(graph, decisions),
     ];
@@ -203,15 +203,17 @@ fn becomes_blocks(
 /// `ConvInteger` has no fast kernel: convolutional networks take 2.7 to 13 times as long with it as
 /// in float, and 0.3 to 1.3 times when calibrated (19 of them, ONNX Runtime 1.32, one thread,
 /// AVX-512 VNNI).
-fn convolutions(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
-    let integer = |node: &usize| {
-        let weight = graph.input(*node, 1).and_then(|weight| decisions.quantized(weight));
-        let proto = graph.nodes[*node];
-        proto.is_onnx()
-            && proto.op_type == "Conv"
-            && weight.is_some_and(|plan| plan.format == Format::Dynamic)
+fn convolutions(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    decisions: &Decisions,
+) -> Option<String> {
+    let on_integers = |constant: &&Constant<'_>| {
+        decisions.quantized(constant.anchor).is_some_and(|plan| plan.format == Format::Dynamic)
     };
-    let count = (0..graph.nodes.len()).filter(integer).count();
+    let nodes =
+        constants.iter().filter(on_integers).flat_map(|constant| constant.multipliers(graph));
+    let count = nodes.filter(|node| node.op_type == "Conv").count();
     let those = if count == 1 {
         "1 convolution is".to_owned()
     } else {

@@ -40,9 +40,9 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
         Ok(Some(Form { spec, consumers, format, at_run_time })) => {
-            let at_run_time = at_run_time.into_iter().map(|(value, node)| {
-                Outcome::keep(value, KeepReason::AtRunTime { node: graph.nodes[node].label() })
-            });
+            let at_run_time = at_run_time
+                .into_iter()
+                .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
             let (stored, source) = (spec.qtype, Source::Weights);
             let plan = ValuePlan { spec, stored, matrix: None, format, source, consumers, because };
             let (_, warning) = consumers_of(graph, constant, config);

@@ -11,12 +11,12 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
 use super::FormatWriter;
 use super::lstm::Lstms;
-use super::matmul_common::{Rest, multipliers};
+use super::matmul_common::Rest;
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::uses;
-use crate::graph::uses::{Along, Use};
+use crate::graph::uses::{Along, Multiplier};
 use crate::plan::ValuePlan;
 
 /// Names of a value that is quantized at inference time: integers, scale, zero point.
@@ -28,13 +28,15 @@ struct Weight {
     names: [String; 3],
     /// The float type of the product.
     dtype: DataType,
+    rank: usize,
 }
 
 /// Writes integer products, and the nodes that quantize their inputs at inference time.
 #[derive(Default)]
 pub(super) struct Dynamic {
-    /// Values that are quantized at inference time, by name.
-    at_run_time: HashMap<String, AtRunTime>,
+    /// Values that are quantized at inference time, by subgraph and name. A subgraph quantizes what
+    /// it reads by itself.
+    at_run_time: HashMap<(Option<usize>, String), AtRunTime>,
     lstms: Lstms,
 }
 
@@ -48,15 +50,17 @@ impl FormatWriter for Dynamic {
         tensor: &EncodedTensor,
     ) {
         let Some(constant) = writer.take_uses(id) else { return };
-        let readers = multipliers(&constant);
-        let Some(first) = readers.first().map(|node| writer.graph.nodes[*node]) else { return };
-        if first.op_type == "LSTM" {
-            return self.lstms.weight(writer, id, how, tensor, readers[0]);
+        let graph = writer.graph;
+        let readers: Vec<Multiplier<'_>> =
+            constant.uses.iter().filter_map(|usage| usage.multiplier(graph)).collect();
+        let Some(first) = readers.first() else { return };
+        if let ("LSTM", Some(index)) = (first.node.op_type.as_str(), first.index) {
+            return self.lstms.weight(writer, id, how, tensor, index);
         }
         let name = writer.graph.values[id].name;
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());
         let mut zero_point = tensor.zero_point.clone();
-        if first.op_type == "Conv" {
+        if first.node.op_type == "Conv" {
             // One zero point for all channels, and scales that broadcast to the output's channels.
             let per_channel = how.spec.granularity != Granularity::PerTensor;
             if per_channel {
@@ -68,11 +72,7 @@ impl FormatWriter for Dynamic {
                 };
             }
         } else {
-            let channels = constant.uses.iter().find_map(|usage| match usage {
-                Use::Weight { channels, .. } => *channels,
-                _ => None,
-            });
-            if integers.shape.len() == 2 && channels == Some(Along::Axis(0)) {
+            if integers.shape.len() == 2 && first.channels == Some(Along::Axis(0)) {
                 integers = transposed(&integers);
             }
         }
@@ -82,31 +82,45 @@ impl FormatWriter for Dynamic {
             writer.constant(name, "scale", &scale),
             writer.zero_point(&zero_point),
         ];
-        let weight = Weight { names, dtype };
-        for node in &readers {
-            self.product(writer, *node, &weight);
+        let weight = Weight { names, dtype, rank: tensor.quantized.shape.len() };
+        for reader in &readers {
+            match reader.index {
+                Some(node) => {
+                    let with = self.product(writer, reader, &weight);
+                    writer.edits.push(Edit::ReplaceNode { node, with });
+                }
+                None => writer.replace_inside(reader, |it| self.product(it, reader, &weight)),
+            }
         }
+        let readers: Vec<usize> = readers.iter().filter_map(|reader| reader.index).collect();
         writer.take_out_read(id, &readers);
     }
 }
 
 impl Dynamic {
-    fn product(&mut self, writer: &mut Writer<'_, '_>, node: usize, weight: &Weight) {
-        let proto = writer.graph.nodes[node];
+    /// The integer product of one node. The nodes around it are added to the edits.
+    fn product(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        reader: &Multiplier<'_>,
+        weight: &Weight,
+    ) -> NodeProto {
+        let proto = reader.node;
         let output = proto.output[0].clone();
         let mut rest = Rest::of(proto, weight.dtype);
         let conv = proto.op_type == "Conv";
         let bias = proto.input.get(2).filter(|name| conv && !name.is_empty());
-        let bias = bias.map(|bias| writer.beside_channels(node, bias));
+        let bias = bias.map(|bias| writer.beside_channels(weight.rank, bias));
         rest.addend = bias.as_deref().or(rest.addend);
-        let mut made = writer.rest_of_product(writer.graph.nodes[node], &rest);
+        let mut made = writer.rest_of_product(proto, &rest);
         if weight.dtype != DataType::Float {
             let float = writer.names.fresh(&output, "float32");
             writer.change_type(float.clone(), made, weight.dtype);
             made = float;
         }
+        let at = (reader.body, proto.input[0].clone());
         let [integers, scale, zero_point] =
-            self.at_run_time(writer, &proto.input[0], weight.dtype != DataType::Float);
+            self.at_run_time(writer, at, weight.dtype != DataType::Float);
         let [by, by_scale, by_zero_point] = weight.names.clone();
         let product = writer.names.fresh(&output, "integers");
         let op_type = if conv { "ConvInteger" } else { "MatMulInteger" };
@@ -117,19 +131,25 @@ impl Dynamic {
         if !conv {
             with.attribute.clear();
         }
-        writer.edits.push(Edit::ReplaceNode { node, with });
         let scales = writer.names.fresh(&output, "scales");
         writer.step("Mul", vec![scale, by_scale], scales.clone());
         let sums = writer.names.fresh(&output, "sums");
         writer.change_type(product, sums.clone(), DataType::Float);
         writer.step("Mul", vec![sums, scales], made);
+        with
     }
 
-    /// Quantizes a value at inference time, once for all products that read it.
-    fn at_run_time(&mut self, writer: &mut Writer<'_, '_>, value: &str, cast: bool) -> AtRunTime {
-        if let Some(names) = self.at_run_time.get(value) {
+    /// Quantizes a value at inference time, once for all products of a graph that read it.
+    fn at_run_time(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        at: (Option<usize>, String),
+        cast: bool,
+    ) -> AtRunTime {
+        if let Some(names) = self.at_run_time.get(&at) {
             return names.clone();
         }
+        let value = at.1.as_str();
         let mut float = value.to_owned();
         if cast {
             float = writer.names.fresh(value, "float32");
@@ -138,16 +158,14 @@ impl Dynamic {
         let names = ["quantized", "scale", "zp"].map(|suffix| writer.names.fresh(value, suffix));
         let (op_type, outputs) = ("DynamicQuantizeLinear", names.to_vec());
         writer.edits.push(Edit::AddNode(NodeProto::new("", op_type, vec![float], outputs, vec![])));
-        self.at_run_time.insert(value.to_owned(), names.clone());
+        self.at_run_time.insert(at, names.clone());
         names
     }
 }
 
 impl Writer<'_, '_> {
     /// Reshapes a bias so that it broadcasts to the channels of a convolution's result.
-    fn beside_channels(&mut self, node: usize, bias: &str) -> String {
-        let weight = self.graph.input(node, 1).and_then(|id| self.graph.shape(id));
-        let rank = weight.map_or(4, |shape| shape.len());
+    fn beside_channels(&mut self, rank: usize, bias: &str) -> String {
         let lengths = std::iter::once(-1_i64).chain(std::iter::repeat_n(1, rank.saturating_sub(2)));
         let data: Vec<u8> = lengths.flat_map(i64::to_le_bytes).collect();
         let shape =

@@ -9,7 +9,6 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::FormatWriter;
 use super::matmul_common::{Rest, another, multipliers};
-use super::subgraphs::Replacements;
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
@@ -30,11 +29,7 @@ struct Blocks {
 }
 
 /// Writes weights in blocks, and the operators that read them.
-#[derive(Default)]
-pub(super) struct MatMulNBits {
-    /// The replacements of nodes in subgraphs.
-    inside: Replacements,
-}
+pub(super) struct MatMulNBits;
 
 impl FormatWriter for MatMulNBits {
     /// Writes a weight in blocks, and replaces the nodes that read it.
@@ -80,10 +75,9 @@ impl FormatWriter for MatMulNBits {
             let product = writer.product(writer.graph.nodes[node], &blocks);
             writer.edits.push(Edit::ReplaceNode { node, with: product });
         }
-        for usage in &constant.uses {
-            if let Use::Inside { node, .. } = *usage {
-                self.inside(writer, node, &blocks);
-            }
+        let all = constant.uses.iter().filter_map(|usage| usage.multiplier(writer.graph));
+        for reader in all.filter(|reader| reader.index.is_none()).collect::<Vec<_>>() {
+            writer.replace_inside(&reader, |writer| writer.product(reader.node, &blocks));
         }
         if !rows.is_empty() {
             if shared {
@@ -98,25 +92,6 @@ impl FormatWriter for MatMulNBits {
         }
         writer.take_out_read(id, &readers);
         writer.import(MICROSOFT, 1);
-    }
-
-    fn finish(&mut self, writer: &mut Writer<'_, '_>) {
-        writer.replace_inside(&std::mem::take(&mut self.inside));
-    }
-}
-
-impl MatMulNBits {
-    /// Replaces a node in a subgraph by its product and what it computes in addition.
-    fn inside(&mut self, writer: &mut Writer<'_, '_>, node: &NodeProto, blocks: &Blocks) {
-        let before = writer.edits.len();
-        let mut nodes = vec![writer.product(node, blocks)];
-        for edit in writer.edits.split_off(before) {
-            match edit {
-                Edit::AddNode(node) => nodes.push(node),
-                other => writer.edits.push(other),
-            }
-        }
-        self.inside.insert(std::ptr::from_ref(node), nodes);
     }
 }
 

@@ -57,9 +57,6 @@ trait FormatWriter {
     fn bias(&mut self, writer: &mut Writer<'_, '_>, id: ValueId, encoded: &Encoded) {
         writer.bias(id, encoded);
     }
-
-    /// Writes what depends on several values, after all of them are written.
-    fn finish(&mut self, _: &mut Writer<'_, '_>) {}
 }
 
 /// The writer of one output format.
@@ -72,10 +69,7 @@ struct WriterRow {
 /// The writers of all output formats.
 const WRITERS: &[WriterRow] = &[
     WriterRow { format: Format::Qdq, start: || Box::new(qdq::Qdq) },
-    WriterRow {
-        format: Format::MatMulNBits,
-        start: || Box::<matmul_nbits::MatMulNBits>::default(),
-    },
+    WriterRow { format: Format::MatMulNBits, start: || Box::new(matmul_nbits::MatMulNBits) },
     WriterRow { format: Format::Dynamic, start: || Box::<dynamic::Dynamic>::default() },
     WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },
 ];
@@ -108,9 +102,7 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     }
     corrections::write(&mut writer, encoded);
     writer.write_gathers();
-    for (_, format) in &mut formats {
-        format.finish(&mut writer);
-    }
+    writer.write_inside();
     writer.edits
 }
 

@@ -2,23 +2,58 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw};
+use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw, topological};
 
 use super::writer::Writer;
+use crate::graph::uses::{Multiplier, Subgraphs};
 use crate::graph::with_subgraphs;
 
-/// The replacements of nodes in subgraphs, by the address of the node.
-pub(super) type Replacements = HashMap<*const NodeProto, Vec<NodeProto>>;
+/// The subgraphs of a model, and the replacements of nodes in them.
+#[derive(Default)]
+pub(super) struct Inside<'m> {
+    bodies: Option<Subgraphs<'m>>,
+    replacements: Replacements,
+}
 
-impl Writer<'_, '_> {
-    /// Replaces nodes in subgraphs.
-    pub(super) fn replace_inside(&mut self, replacements: &Replacements) {
+/// The replacements of nodes in subgraphs, by the address of the node. A node that is replaced by
+/// none is removed.
+type Replacements = HashMap<*const NodeProto, Vec<NodeProto>>;
+
+impl<'m> Writer<'_, 'm> {
+    /// Replaces a node of a subgraph by the one that `write` returns and those that it adds.
+    /// Removes the nodes that rearrange its constant, which nothing else reads.
+    pub(super) fn replace_inside(
+        &mut self,
+        reader: &Multiplier<'m>,
+        write: impl FnOnce(&mut Self) -> NodeProto,
+    ) {
+        let Some(body) = reader.body else { return };
+        let before = self.edits.len();
+        let mut nodes = vec![write(self)];
+        for edit in self.edits.split_off(before) {
+            match edit {
+                Edit::AddNode(node) => nodes.push(node),
+                other => self.edits.push(other),
+            }
+        }
+        let graph = self.graph;
+        let Inside { bodies, replacements } = &mut self.inside;
+        replacements.insert(std::ptr::from_ref(reader.node), nodes);
+        let bodies = bodies.get_or_insert_with(|| Subgraphs::of(graph));
+        for node in bodies.rearranging(body, &reader.node.input[reader.input]) {
+            replacements.insert(std::ptr::from_ref(node), Vec::new());
+        }
+    }
+
+    /// Writes the subgraphs with the replaced nodes.
+    pub(super) fn write_inside(&mut self) {
+        let replacements = std::mem::take(&mut self.inside.replacements);
         if replacements.is_empty() {
             return;
         }
         let nodes = self.graph.nodes.iter().enumerate();
         let replaced = nodes.filter_map(|(node, proto)| {
-            let with = with_subgraphs(proto, |body| changed(body, replacements))?;
+            let with = with_subgraphs(proto, |body| changed(body, &replacements))?;
             Some(Edit::ReplaceNode { node, with })
         });
         // These edits come first: later edits set inputs of the new nodes.
@@ -43,6 +78,10 @@ fn changed(body: &GraphProto, replacements: &Replacements) -> Option<GraphProto>
         }
     }
     any.then(|| {
+        // A value that is quantized for one product may have been read by an earlier one.
+        if let Ok(order) = topological(&nodes) {
+            nodes = order.into_iter().map(|index| nodes[index].clone()).collect();
+        }
         let mut with = body.clone();
         with.node = nodes;
         with

@@ -7,6 +7,7 @@ use quantize_rs_math::{Granularity, Params};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use super::gather::IntegerGather;
+use super::subgraphs::Inside;
 use crate::encode::{Encoded, EncodedTensor, StoredScale};
 use crate::graph::names::Names;
 use crate::graph::uses;
@@ -39,6 +40,8 @@ pub(super) struct Writer<'g, 'm> {
     uses: Option<HashMap<ValueId, Constant<'m>>>,
     /// Domains imported so far.
     pub(super) imported: HashSet<String>,
+    /// Subgraphs, and what is replaced in them.
+    pub(super) inside: Inside<'m>,
 }
 
 impl<'g, 'm> Writer<'g, 'm> {
@@ -65,6 +68,7 @@ impl<'g, 'm> Writer<'g, 'm> {
             gathers: BTreeMap::new(),
             uses: None,
             imported: HashSet::new(),
+            inside: Inside::default(),
         }
     }
 

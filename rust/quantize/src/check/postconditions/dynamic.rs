@@ -1,10 +1,12 @@
 //! Checks of the `dynamic` format: weights are integers beside the nodes that compute on them.
 
-use quantize_rs_onnx::TensorProto;
+use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::{Models, failed};
 use crate::QuantizeError;
+use crate::graph::ValueId;
 use crate::graph::elements::data_type;
+use crate::graph::uses::Subgraphs;
 use crate::plan::{Planned, ValuePlan};
 
 /// Operators that multiply by integers, and their weight inputs.
@@ -21,17 +23,22 @@ pub(super) fn value(
     let count = |tensor: &TensorProto| tensor.dims.iter().product::<i64>();
     let weight = before.value(&value.name).and_then(|id| before.constant_behind(id));
     let weight = weight.map(count).ok_or_else(missing)?;
-    let holds = |node: usize, input: usize| {
-        let found = after.input(node, input).and_then(|id| after.constant(id));
-        found.is_some_and(|found| {
+    let holds = |id: ValueId| {
+        after.constant(id).is_some_and(|found| {
             found.dtype() == Some(data_type(how.stored)) && count(found) == weight
         })
     };
-    let multiplies = |node: usize| {
-        let op_type = after.nodes[node].op_type.as_str();
-        let mut found = OPERATORS.iter().filter(|(name, _)| *name == op_type);
-        found.any(|(_, inputs)| inputs.iter().any(|input| holds(node, *input)))
+    let multiplies = |node: &NodeProto, value: &dyn Fn(&str) -> Option<ValueId>| {
+        let mut found = OPERATORS.iter().filter(|(name, _)| *name == node.op_type);
+        found.any(|(_, inputs)| {
+            let mut read = inputs.iter().filter_map(|input| node.input.get(*input));
+            read.any(|name| value(name).is_some_and(holds))
+        })
     };
-    let found = (0..after.nodes.len()).any(multiplies);
-    found.then_some(()).ok_or_else(missing)
+    let inside = || {
+        let bodies = Subgraphs::of(after);
+        bodies.nodes().any(|(body, node)| multiplies(node, &|name| bodies.outer(after, body, name)))
+    };
+    let found = after.nodes.iter().any(|node| multiplies(node, &|name| after.value(name)));
+    (found || inside()).then_some(()).ok_or_else(missing)
 }

@@ -35,15 +35,15 @@ pub(super) fn reads_integers(node: &NodeProto) -> bool {
 }
 
 /// The weights of a node that reads integers. `inputs` are the values of the main graph that it
-/// reads; `index` is its position there.
+/// reads; `scale` is the scale of its weight that was found after an integer multiplication.
 pub(super) fn stored(
     after: &Graph<'_>,
-    index: Option<usize>,
+    scale: Option<ValueId>,
     node: &NodeProto,
     inputs: &[Option<ValueId>],
 ) -> Vec<Found> {
     match reads(node) {
-        Some(Reads::Integers) => integers(after, index, node, inputs).into_iter().collect(),
+        Some(Reads::Integers) => integers(after, scale, node, inputs).into_iter().collect(),
         Some(Reads::WithScales(twin)) => with_scales(after, node, twin, inputs),
         Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
         None => Vec::new(),
@@ -52,7 +52,7 @@ pub(super) fn stored(
 
 fn integers(
     after: &Graph<'_>,
-    index: Option<usize>,
+    scale: Option<ValueId>,
     node: &NodeProto,
     inputs: &[Option<ValueId>],
 ) -> Option<Found> {
@@ -60,12 +60,13 @@ fn integers(
     let integers = at(1)?;
     let proto = after.constant(integers)?;
     qtype_of(proto)?;
-    let Some((scale, _)) = index.and_then(|index| scales_of(after, index)) else {
+    let Some(scale) = scale else {
         let why = "its scale was not found after the multiplication".to_owned();
         return Some(Err((after.values[integers].name.to_owned(), why)));
     };
     let axis = if node.op_type == "ConvInteger" { 0 } else { proto.dims.len().saturating_sub(1) };
-    Some(Ok(held(after, integers, scale, at(3), axis)))
+    let multiplied = node.op_type == "MatMulInteger";
+    Some(Ok(Stored { multiplied, ..held(after, integers, scale, at(3), axis) }))
 }
 
 /// The constants of an operator with scales as inputs, except its bias.
@@ -109,7 +110,8 @@ fn held(
     let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
     let zero_point = zero_point.filter(|id| after.constant(*id).is_some());
     let (scale, form) = (Some(scale), Form::Plain(granularity));
-    Stored { originals, integers, scale, whole: None, zero_point, read: integers, form }
+    let (whole, read, multiplied) = (None, integers, false);
+    Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }
 }
 
 /// Both weights of an LSTM on integers.
@@ -123,7 +125,8 @@ pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Ve
         let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
         let (scale, zero_point) = (after.input(index, scale), after.input(index, scale + 1));
         let (whole, read, form) = (None, integers, Form::Directions);
-        Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+        let multiplied = false;
+        Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
     };
     [(1, 8), (2, 10)].into_iter().filter_map(weight).collect()
 }
@@ -207,6 +210,7 @@ fn blocks(
         whole: None,
         zero_point,
         read,
+        multiplied: false,
         form,
     }))
 }

@@ -13,11 +13,7 @@ use crate::graph::{Graph, Producer, ValueId};
 
 /// Whether a matrix is stored transposed, as its channels and its consumer need it. `None` if
 /// nothing is known about its channels.
-pub(super) fn turns(
-    after: &Graph<'_>,
-    stored: &Stored,
-    original: Option<&Constant<'_>>,
-) -> Option<bool> {
+pub(super) fn turns(stored: &Stored, original: Option<&Constant<'_>>) -> Option<bool> {
     let channels = || {
         original?.uses.iter().find_map(|usage| match usage {
             Use::Weight { channels: Some(Along::Axis(axis)), .. }
@@ -25,14 +21,11 @@ pub(super) fn turns(
             _ => None,
         })
     };
-    let consumers = &after.values[stored.read].consumers;
-    let multiplies =
-        || consumers.iter().any(|consumer| after.nodes[consumer.node].op_type == "MatMulInteger");
     match stored.form {
         // A row for each channel.
         Form::Blocks { .. } => channels().map(|axis| axis != 0),
         // A column for each channel.
-        Form::Plain(_) if multiplies() => channels().map(|axis| axis == 0),
+        Form::Plain(_) if stored.multiplied => channels().map(|axis| axis == 0),
         _ => Some(false),
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Stored {
     pub(super) zero_point: Option<ValueId>,
     /// The value that consumers multiply by: the dequantized value, or the integers.
     pub(super) read: ValueId,
+    /// Whether a `MatMulInteger` reads the integers.
+    pub(super) multiplied: bool,
     pub(super) form: Form,
 }
 
@@ -63,7 +65,8 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             _ => None,
         };
         let inputs: Vec<_> = (0..node.input.len()).map(|input| after.input(index, input)).collect();
-        let read = products::stored(after, Some(index), node, &inputs);
+        let scale = products::scales_of(after, index).map(|(scale, _)| scale);
+        let read = products::stored(after, scale, node, &inputs);
         for stored in at.into_iter().chain(read).chain(products::recurrent(after, index, node)) {
             let stored = match stored {
                 Ok(stored) => stored,
@@ -155,8 +158,8 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     originals.extend(base_of(&name, "quantized"));
     let zero_point = after.input(index, 2).filter(|id| after.constant(*id).is_some());
     let form = Form::Plain(form);
-    let scale = Some(scale);
-    Some(Ok(Stored { originals, integers: constant, scale, whole, zero_point, read, form }))
+    let (integers, scale, multiplied) = (constant, Some(scale), false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
 }
 
 /// The constant with the scales and their factor, if they are dequantized from narrow floats; else
@@ -212,8 +215,8 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
         if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis: 0 } };
     let form = Form::Plain(granularity);
     let scale = Some(scale);
-    let (whole, read) = (None, integers);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+    let (whole, read, multiplied) = (None, integers, false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
 }
 
 /// A weight that is stored as 16-bit floats.
@@ -229,7 +232,8 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     }
     let originals = vec![name.to_owned()];
     let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, form }))
+    let multiplied = false;
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
 }
 
 pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {

@@ -26,7 +26,8 @@ pub(super) fn weights(
     for (body, node) in bodies.nodes() {
         let inputs: Vec<Option<ValueId>> =
             node.input.iter().map(|name| bodies.outer(after, body, name)).collect();
-        let mut at = products::stored(after, None, node, &inputs);
+        let scale = scale_inside(after, &bodies, body, node);
+        let mut at = products::stored(after, scale, node, &inputs);
         if node.op_type == "DequantizeLinear" {
             at.extend(dequantized_inside(after, node, &inputs));
         }
@@ -95,6 +96,25 @@ fn dequantized_inside(
     let originals =
         node.output.first().cloned().into_iter().chain(base_of(&name, "quantized")).collect();
     let zero_point = at(2).filter(|id| after.constant(*id).is_some());
-    let (form, whole) = (Form::Plain(form), None);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read: integers, form }))
+    let (form, whole, read, multiplied) = (Form::Plain(form), None, integers, false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+}
+
+/// The constant of the main graph that is the scale of the weight of an integer multiplication in a
+/// subgraph, see [`products::scales_of`].
+fn scale_inside<'m>(
+    after: &Graph<'m>,
+    bodies: &Subgraphs<'m>,
+    body: usize,
+    product: &'m NodeProto,
+) -> Option<ValueId> {
+    let next = |node: &'m NodeProto, op_type: &str| {
+        let next = bodies.only_reader(body, node.output.first()?)?;
+        (next.op_type == op_type).then_some(next)
+    };
+    let mul = next(next(product, "Cast")?, "Mul")?;
+    let made = mul.input.iter().filter_map(|name| bodies.producer_node(body, name));
+    let scales = made.filter(|node| node.op_type == "Mul").flat_map(|node| &node.input);
+    let mut outer = scales.filter_map(|name| bodies.outer(after, body, name));
+    outer.find(|id| after.constant(*id).is_some())
 }

@@ -75,7 +75,7 @@ pub(super) fn check(
         let pair = Pair { after, name, stored, decoded: &decoded, summed, full: &full };
         let smoothed = factors.is_some();
         let scaled = scaled(floats, &tensor.shape, factors);
-        let turns = turns(after, stored, constant);
+        let turns = turns(stored, constant);
         let turned = turned(&scaled, &tensor.shape, &decoded, turns);
         let looks = turned.iter().map(|reference| pair.look(reference));
         let Some((reference, look)) =

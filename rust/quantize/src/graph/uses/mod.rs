@@ -33,11 +33,19 @@ pub(crate) struct Constant<'m> {
 /// One use of a constant.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Use<'m> {
-    /// As the weight of a node. `channels` locates the output channels in the constant, if the
-    /// constant has any; `batched` is true if they are the last of three or more axes at the node.
-    Weight { node: usize, channels: Option<Along>, batched: bool },
-    /// As the weight of a node in a subgraph.
-    Inside { node: &'m NodeProto, channels: Option<Along> },
+    /// As the weight at this input of a node. `channels` locates the output channels in the
+    /// constant, if the constant has any; `batched` is true if they are the last of three or more
+    /// axes at the node.
+    Weight { node: usize, input: usize, channels: Option<Along>, batched: bool },
+    /// As the weight at this input of a node in a subgraph. `body` is the position of the subgraph
+    /// in [`Subgraphs::all`].
+    Inside {
+        body: usize,
+        node: &'m NodeProto,
+        input: usize,
+        channels: Option<Along>,
+        batched: bool,
+    },
     /// As the bias of a node.
     Bias { node: usize },
     /// By a node that cannot use a quantized tensor here.
@@ -46,6 +54,37 @@ pub(crate) enum Use<'m> {
     Output,
     /// By a subgraph that cannot use a quantized tensor here.
     Captured,
+}
+
+/// A node that multiplies by a constant.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Multiplier<'m> {
+    pub(crate) node: &'m NodeProto,
+    /// Its position in the main graph; `None` in a subgraph.
+    pub(crate) index: Option<usize>,
+    /// The position of its subgraph in [`Subgraphs::all`]; `None` in the main graph.
+    pub(crate) body: Option<usize>,
+    /// The input that is the constant, directly or rearranged.
+    pub(crate) input: usize,
+    pub(crate) channels: Option<Along>,
+    pub(crate) batched: bool,
+}
+
+impl<'m> Use<'m> {
+    /// The node that multiplies by the constant, if this use is one.
+    pub(crate) fn multiplier(&self, graph: &Graph<'m>) -> Option<Multiplier<'m>> {
+        match *self {
+            Use::Weight { node: index, input, channels, batched } => {
+                let (node, index) = (graph.nodes[index], Some(index));
+                Some(Multiplier { node, index, body: None, input, channels, batched })
+            }
+            Use::Inside { body, node, input, channels, batched } => {
+                let (index, body) = (None, Some(body));
+                Some(Multiplier { node, index, body, input, channels, batched })
+            }
+            _ => None,
+        }
+    }
 }
 
 /// Where a constant has its output channels.
@@ -72,11 +111,7 @@ impl<'m> Constant<'m> {
 
     /// The nodes that multiply by the constant, including those in subgraphs.
     pub(crate) fn multipliers(&self, graph: &Graph<'m>) -> impl Iterator<Item = &'m NodeProto> {
-        self.uses.iter().filter_map(|usage| match usage {
-            Use::Weight { node, .. } => Some(graph.nodes[*node]),
-            Use::Inside { node, .. } => Some(*node),
-            _ => None,
-        })
+        self.uses.iter().filter_map(|usage| Some(usage.multiplier(graph)?.node))
     }
 
     /// Whether any node multiplies by the constant.
@@ -348,7 +383,8 @@ impl<'m> Uses<'_, 'm> {
                     }
                     let usage = match weight(node, consumer.input, visit.view.as_ref()) {
                         Some((channels, batched)) => {
-                            Use::Weight { node: consumer.node, channels, batched }
+                            let Consumer { node, input } = *consumer;
+                            Use::Weight { node, input, channels, batched }
                         }
                         None if visit.direct && is_bias(node, consumer.input) => {
                             Use::Bias { node: consumer.node }
@@ -379,8 +415,10 @@ impl<'m> Uses<'_, 'm> {
                 next.push(Visit { at, view, direct: false, by: visit.by });
                 continue;
             }
-            let usage = match weight(node, input, visit.view.as_ref()) {
-                Some((channels, _)) => Use::Inside { node, channels },
+            // Only nodes of the main graph were checked when the graph was made.
+            let valid = ops::check_arity(node).is_ok();
+            let usage = match weight(node, input, visit.view.as_ref()).filter(|_| valid) {
+                Some((channels, batched)) => Use::Inside { body, node, input, channels, batched },
                 None => Use::Captured,
             };
             uses.push((usage, visit.by));

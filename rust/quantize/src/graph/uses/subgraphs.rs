@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{GraphProto, NodeProto, TensorProto};
+use quantize_rs_onnx::{GraphProto, NodeProto, Raw, TensorProto};
 
+use super::rearranges;
 use crate::graph::{Graph, ValueId, constant_of};
 
 /// All subgraphs of a graph, including nested ones.
@@ -103,6 +104,34 @@ impl<'m> Subgraphs<'m> {
         match self.producer(body, name) {
             Some(body) => self.all[body].own.get(name).copied().flatten(),
             None => graph.constant(graph.value(name)?),
+        }
+    }
+
+    /// The nodes of subgraphs that rearrange a value of the main graph before it has this name in
+    /// `body`, the last one first.
+    pub(crate) fn rearranging(&self, mut body: usize, mut name: &'m str) -> Vec<&'m NodeProto> {
+        let mut found = Vec::new();
+        while let Some(node) = self.producer_node(body, name).filter(|node| rearranges(node))
+            && let (Some(scope), Some(input)) = (self.producer(body, name), node.input.first())
+        {
+            found.push(node);
+            (body, name) = (scope, input);
+        }
+        found
+    }
+
+    /// The node of a subgraph that computes what this name refers to in `body`.
+    pub(crate) fn producer_node(&self, body: usize, name: &str) -> Option<&'m NodeProto> {
+        let mut nodes = self.all[self.producer(body, name)?].graph.node.iter();
+        let makes = |node: &&Raw<NodeProto>| node.output.iter().any(|output| output == name);
+        nodes.find(makes).map(|node| &**node)
+    }
+
+    /// The only node that reads a value of a subgraph.
+    pub(crate) fn only_reader(&self, body: usize, name: &str) -> Option<&'m NodeProto> {
+        match self.reads(body, name) {
+            [Read { by: Some((node, _)), .. }] => Some(node),
+            _ => None,
         }
     }
 

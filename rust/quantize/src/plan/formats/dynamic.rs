@@ -3,8 +3,8 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-use super::{Form, comes_from};
-use crate::graph::uses::{Along, Constant, Use};
+use super::Form;
+use crate::graph::uses::{Along, Constant, Multiplier, Use};
 use crate::graph::{Consumer, Graph};
 use crate::plan::Consumers;
 use crate::plan::accumulator_overflow::overflows;
@@ -29,18 +29,16 @@ fn product(
 ) -> Option<Form> {
     let (mut channels, mut convolves, mut at_run_time) = (None, None, Vec::new());
     for usage in &constant.uses {
-        let Use::Weight { node, channels: along, batched } = *usage else { return None };
-        let proto = graph.nodes[node];
-        let comes_in = |input| comes_from(graph, graph.input(node, input), constant.anchor);
-        if !comes_in(1) || (0..proto.input.len()).any(|input| input != 1 && comes_in(input)) {
+        let Multiplier { node, input, channels: along, batched, .. } = usage.multiplier(graph)?;
+        if input != 1 {
             return None;
         }
-        let direct = graph.input(node, 1) == Some(constant.anchor);
-        let conv = match proto.op_type.as_str() {
+        let direct = node.input[1] == graph.values[constant.anchor].name;
+        let conv = match node.op_type.as_str() {
             "Conv" if direct => true,
             // Integers of more than two axes are not transposed.
             "MatMul" if constant.shape.len() == 2 && !batched || direct => false,
-            "Gemm" if proto.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
+            "Gemm" if node.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
             _ => return None,
         };
         let Some(Along::Axis(axis)) = along else { return None };
@@ -49,7 +47,8 @@ fn product(
         if *channels.get_or_insert(found) != found || *convolves.get_or_insert(conv) != conv {
             return None;
         }
-        at_run_time.push((graph.input(node, 0)?, node));
+        // A value that a subgraph computes is not part of the plan.
+        at_run_time.extend(graph.value(&node.input[0]).map(|value| (value, node.label())));
     }
     let ((axis, batched), conv) = (channels?, convolves?);
     let granularity = if config.scales_per_channel() && !batched {

@@ -3,9 +3,9 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{Form, comes_from, is_function};
+use super::{Form, is_function};
 use crate::graph::Graph;
-use crate::graph::uses::{Along, Constant, Use};
+use crate::graph::uses::{Along, Constant, Multiplier};
 use crate::plan::{Consumers, KeepReason};
 use crate::{Config, Format};
 
@@ -48,30 +48,22 @@ fn spec(
     }
     let mut channels = None;
     for usage in &constant.uses {
-        let (node, along, batched) = match *usage {
-            Use::Weight { node, channels, batched } => (node, channels, batched),
-            Use::Inside { node, channels: along } => {
-                let axis = inside(graph, constant, node, along)?;
-                if *channels.get_or_insert(axis) != axis {
-                    return Err(other_way(node));
-                }
-                continue;
-            }
-            _ => return Err("something else needs it in float".to_owned()),
+        let Some(Multiplier { node: proto, index, input, channels: along, batched, .. }) =
+            usage.multiplier(graph)
+        else {
+            return Err("something else needs it in float".to_owned());
         };
-        let proto = graph.nodes[node];
         let label = || proto.label();
-        let (op_type, operand) = match proto.op_type.as_str() {
-            "MatMul" | "Gemm" => ("MatMulNBits", 1),
-            "Gather" => ("GatherBlockQuantized", 0),
+        let (op_type, operand) = match (proto.op_type.as_str(), index) {
+            ("MatMul" | "Gemm", _) => ("MatMulNBits", 1),
+            ("Gather", Some(_)) => ("GatherBlockQuantized", 0),
+            (_, None) => return Err(format!("{}, in a graph inside a node, reads it", label())),
             _ => return Err(format!("{} is neither MatMul, Gemm nor Gather", label())),
         };
         if is_function(graph, op_type) {
             return Err(format!("the model calls a function of its own {op_type}"));
         }
-        let mut others = (0..proto.input.len()).filter(|input| *input != operand);
-        let comes_in = |input| comes_from(graph, graph.input(node, input), constant.anchor);
-        if !comes_in(operand) || others.any(comes_in) {
+        if input != operand {
             return Err(format!("{} does not multiply by it from the right", label()));
         }
         let Some(Along::Axis(axis)) = along.filter(|_| !batched) else {
@@ -81,7 +73,7 @@ fn spec(
             return Err(format!("{} transposes what it multiplies", label()));
         }
         if proto.op_type == "Gather" {
-            let direct = graph.input(node, 0) == Some(constant.anchor);
+            let direct = proto.input[0] == graph.values[constant.anchor].name;
             if axis != 0 || !direct || !matches!(proto.int("axis", 0), 0 | -2) {
                 return Err(format!("{} does not take rows of it", label()));
             }
@@ -98,26 +90,6 @@ fn spec(
     let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
     let granularity = Granularity::Blocked { axis, block_size };
     Ok(QSpec::new(unsigned(qtype), config.symmetric_weights(qtype, granularity), granularity))
-}
-
-/// The axis of output channels for a node of a subgraph, which must read the weight directly.
-fn inside(
-    graph: &Graph<'_>,
-    constant: &Constant<'_>,
-    node: &NodeProto,
-    along: Option<Along>,
-) -> Result<usize, String> {
-    let name = graph.values[constant.anchor].name;
-    let read: Vec<bool> = node.input.iter().map(|input| input == name).collect();
-    let products = matches!(node.op_type.as_str(), "MatMul" | "Gemm");
-    let from_right = read.get(1) == Some(&true) && read.iter().filter(|it| **it).count() == 1;
-    if !products || is_function(graph, "MatMulNBits") {
-        return Err(format!("{}, in a graph inside a node, reads it", node.label()));
-    }
-    match along {
-        Some(Along::Axis(axis)) if from_right && node.int("transA", 0) == 0 => Ok(axis),
-        _ => Err(format!("{} does not multiply by it from the right", node.label())),
-    }
 }
 
 fn other_way(node: &NodeProto) -> String {

@@ -18,6 +18,7 @@ use crate::{Config, Format};
 
 pub(super) use lstm::decide as decide_lstms;
 
+
 /// The domain of ONNX Runtime's own operators.
 pub(crate) const MICROSOFT: &str = "com.microsoft";
 
@@ -26,8 +27,8 @@ pub(super) struct Form {
     pub(super) spec: QSpec,
     pub(super) consumers: Consumers,
     pub(super) format: Format,
-    /// Values that are quantized at run time for it, and the nodes that need that.
-    pub(super) at_run_time: Vec<(ValueId, usize)>,
+    /// Values that are quantized at run time for it, and the labels of the nodes that need that.
+    pub(super) at_run_time: Vec<(ValueId, String)>,
 }
 
 /// How a format stores a weight; `None` where the options decide, and `DequantizeLinear` reads it.
