@@ -47,7 +47,8 @@ def optimize(
         - ``"fold_shapes"``: replace computed shapes of ``Reshape`` by constants
         - ``"fold_batch_norm"``: fold per-channel scale and shift into the weights before it
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
-        - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias
+        - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias, and
+          repeat a bias of one element
         - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes
         - ``"widen_floats"``: compute in float32 instead of float16 or bfloat16
         - ``"merge_duplicates"``: store equal constants once

@@ -108,6 +108,15 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         2,
     ),
+    "a_bias_of_one_element": (
+        "fold_gemm_factors",
+        Odd(
+            [node("Gemm", "x w k", "a", beta=0.5), node("Gemm", "a u k", transB=1)],
+            {"w": normal(8, 4), "u": normal(5, 4), "k": normal(1)},
+            inputs={"x": [3, 8]},
+        ),
+        2,
+    ),
     "a_factor_of_nothing": (
         "fold_gemm_factors",
         Odd([node("Gemm", "x w", beta=3.0)], {"w": normal(8, 4)}, inputs={"x": [3, 8]}),

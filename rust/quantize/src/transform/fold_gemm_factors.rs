@@ -1,9 +1,11 @@
-//! Folds the attributes `alpha` and `beta` of a `Gemm` into its weight and bias: integer kernels
-//! require both to be 1.
+//! Folds the attributes `alpha` and `beta` of a `Gemm` into its weight and bias, and repeats a bias
+//! of one element: integer kernels require factors of 1 and one element for each column.
 //!
 //! Products are computed in float64 and rounded once. Powers of two are folded without rounding.
 
-use quantize_rs_onnx::{Edit, NodeProto};
+use bytes::Bytes;
+
+use quantize_rs_onnx::{Edit, NodeProto, Tensor};
 
 use super::Changes;
 use super::floats::{floats, rounded};
@@ -11,6 +13,7 @@ use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::constants::{fixed, only_reader};
+use crate::graph::uses;
 
 /// The inputs of a `Gemm` that have a factor, and the name of the attribute.
 const FACTORS: [(usize, &str); 2] = [(WEIGHT, "alpha"), (BIAS, "beta")];
@@ -22,10 +25,40 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut pass = PassEdits::of(graph);
     for (index, node) in graph.nodes.iter().enumerate() {
         if node.op_type == "Gemm" && node.is_onnx() {
-            fold(&mut pass, graph, index, node);
+            // A bias with a factor is repeated in the next round.
+            fold(&mut pass, graph, index, node).or_else(|| repeat(&mut pass, graph, index, node));
         }
     }
     Ok(pass.finish())
+}
+
+/// Whether both factors of a `Gemm` are 1.
+#[allow(clippy::float_cmp)] // compares attributes, not computed values
+fn is_plain(node: &NodeProto) -> bool {
+    FACTORS.iter().all(|(_, name)| node.float(name, 1.0) == 1.0)
+}
+
+/// Repeats a bias of one element for each column of the product.
+fn repeat(
+    pass: &mut PassEdits<'_, '_>,
+    graph: &Graph<'_>,
+    index: usize,
+    node: &NodeProto,
+) -> Option<()> {
+    let (weight, bias) = (graph.input(index, WEIGHT)?, graph.input(index, BIAS)?);
+    let columns = usize::from(node.int("transB", 0) == 0);
+    let columns = (*graph.shape(weight)?.get(columns)?)?;
+    // The weight of an integer product is constant, perhaps after a `Transpose`.
+    uses::rearranged_from(graph, weight)?;
+    let tensor = fixed(graph, bias).filter(|_| is_plain(node))?;
+    if tensor.shape.iter().product::<usize>() != 1 || tensor.shape == [columns] {
+        return None;
+    }
+    let data = Bytes::from(tensor.data.repeat(columns));
+    let repeated = Tensor { dtype: tensor.dtype, shape: vec![columns], data };
+    pass.replace_constant((index, BIAS), bias, "repeated", &repeated);
+    pass.did(format!("repeated the bias of {} for its {columns} columns", node.label()));
+    Some(())
 }
 
 /// Folds the factors of a node, if both can be folded.
@@ -37,7 +70,7 @@ fn fold(
     node: &NodeProto,
 ) -> Option<()> {
     let factor = |name: &str| node.float(name, 1.0);
-    if FACTORS.iter().all(|(_, name)| factor(name) == 1.0) {
+    if is_plain(node) {
         return None;
     }
     let may_lack_bias = graph.model.opset("").is_some_and(|opset| opset >= 11);

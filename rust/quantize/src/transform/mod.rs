@@ -184,7 +184,7 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "fold_gemm_factors",
-        about: "folds alpha and beta of a Gemm into its weight and bias, for integer kernels",
+        about: "folds alpha and beta of a Gemm, and makes its bias a vector, for integer kernels",
         stage: PassStage::Always,
         run: fold_gemm_factors::run,
         minimal: None,
