@@ -41,6 +41,7 @@ def optimize(
         - ``"inline_functions"``: replace calls of local functions by their nodes
         - ``"lift_carried"``: take values out of ``Loop`` and ``Scan`` that they pass on unchanged
         - ``"lift_weights"``: move weights out of subgraphs
+        - ``"split_fused"``: replace operators that ONNX Runtime fused by a product and the rest
         - ``"remove_identity"``: remove nodes that do not change their input
         - ``"store_integers"``: store weights that the model quantizes as integers
         - ``"fold_constants"``: replace nodes with constant inputs by their result

@@ -39,7 +39,7 @@ def type_of(option: str, value: Any) -> str:
 
 
 # Operators that onnxruntime quantizes and this package does not.
-_KEPT = {"ArgMax", "Attention", "CumSum", "EmbedLayerNormalization", "TopK"}
+_KEPT = {"ArgMax", "CumSum", "TopK"}
 
 
 def op_types_of(value: Iterable[str] | None) -> list[str] | None:

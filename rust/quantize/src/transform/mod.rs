@@ -25,6 +25,7 @@ mod prune;
 mod remove_identity;
 mod remove_unused;
 mod resize;
+mod split_fused;
 mod store_integers;
 mod widen_floats;
 
@@ -133,6 +134,13 @@ pub const ALL: &[Pass] = &[
         run: lift_weights::run,
         minimal: None,
         per_tensor: None,
+    },
+    Pass {
+        name: "split_fused",
+        about: "replaces operators that ONNX Runtime fused by a product and the rest",
+        stage: PassStage::Always,
+        run: split_fused::run,
+        minimal: None,
     },
     Pass {
         name: "remove_identity",

@@ -8,6 +8,7 @@ mod arithmetic;
 mod data_movement;
 mod einsum;
 mod linear;
+mod microsoft;
 mod norms;
 mod recurrent;
 
@@ -78,7 +79,7 @@ pub enum IntegerSupport {
 /// The description of one operator.
 #[derive(Debug)]
 pub struct OpRule {
-    /// The operator type, in the ONNX domain.
+    /// The operator type.
     pub op_type: &'static str,
     /// The role of each input.
     pub inputs: &'static [Slot],
@@ -92,7 +93,10 @@ pub struct OpRule {
     pub range: Option<Range>,
 }
 
-/// All rules, grouped by family.
+/// The domain of ONNX Runtime's own operators.
+pub(crate) const MICROSOFT: &str = "com.microsoft";
+
+/// All rules of ONNX's own operators, grouped by family.
 pub const ALL: &[&[OpRule]] = &[
     linear::RULES,
     arithmetic::RULES,
@@ -102,17 +106,25 @@ pub const ALL: &[&[OpRule]] = &[
     recurrent::RULES,
 ];
 
-/// Returns the rule of a node; `None` for operators of other domains and unknown operators.
+/// Returns the rule of a node; `None` for unknown operators.
 ///
 /// ```
 /// use quantize_rs::ops;
 /// assert!(ops::ALL.iter().flat_map(|family| family.iter()).any(|rule| rule.op_type == "Conv"));
 /// ```
 pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
-    if !node.is_onnx() {
-        return None;
-    }
-    ALL.iter().flat_map(|family| family.iter()).find(|rule| rule.op_type == node.op_type)
+    let families = match node.domain.as_str() {
+        MICROSOFT => &[microsoft::RULES],
+        _ if node.is_onnx() => ALL,
+        _ => return None,
+    };
+    families.iter().flat_map(|family| family.iter()).find(|rule| rule.op_type == node.op_type)
+}
+
+/// The types of all operators that have a rule.
+pub(crate) fn op_types() -> impl Iterator<Item = &'static str> {
+    let families = ALL.iter().chain(&[microsoft::RULES]);
+    families.flat_map(|family| family.iter()).map(|rule| rule.op_type)
 }
 
 impl OpRule {

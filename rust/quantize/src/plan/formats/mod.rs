@@ -18,9 +18,7 @@ use crate::{Config, Format};
 
 pub(super) use lstm::decide as decide_lstms;
 
-
-/// The domain of ONNX Runtime's own operators.
-pub(crate) const MICROSOFT: &str = "com.microsoft";
+pub(crate) use crate::graph::ops::MICROSOFT;
 
 /// How a format stores a weight.
 pub(super) struct Form {

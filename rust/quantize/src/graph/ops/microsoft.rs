@@ -1,0 +1,27 @@
+//! ONNX Runtime's own operators with weights, as its optimizer writes them into transformers.
+
+use super::{IntegerSupport, OpRule, Slot};
+
+const fn in_float(op_type: &'static str, inputs: &'static [Slot], min_inputs: usize) -> OpRule {
+    OpRule {
+        op_type,
+        inputs,
+        more: Slot::Other,
+        min_inputs,
+        integer: |_, _| IntegerSupport::No("ONNX Runtime runs it in float"),
+        range: None,
+    }
+}
+
+/// A table of which rows are read.
+const TABLE: Slot = Slot::Weight { axis: |_, rank| (rank > 1).then_some(0) };
+
+/// A matrix whose columns are output channels.
+const MATRIX: Slot = Slot::Weight { axis: |_, rank| rank.checked_sub(1).filter(|axis| *axis > 0) };
+
+pub(super) const RULES: &[OpRule] = &[
+    // Queries, keys and values are the product of the input and one matrix.
+    in_float("Attention", &[Slot::Other, MATRIX, Slot::Bias], 2),
+    // The tables of words, positions and segments. Segments may be left out, at input 1.
+    in_float("EmbedLayerNormalization", &[Slot::Other, Slot::Other, TABLE, TABLE, TABLE], 1),
+];
