@@ -108,8 +108,8 @@ pub use quantize_rs_onnx::{DataType, Model, Tensor};
 pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,
-    Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report, ReportRow,
-    RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
+    Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report,
+    ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
 pub use transform::{
     OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,

@@ -18,7 +18,6 @@ use rayon::prelude::*;
 use super::dequantize::{Cut, plain};
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::elements::to_f32;
-use crate::graph::uses;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
@@ -69,7 +68,7 @@ pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>
     let quantized: HashMap<&str, &ValuePlan> =
         plan.quantized().map(|(value, how)| (value.name.as_str(), how)).collect();
     let (mut found, mut multiply) = (Vec::new(), HashSet::new());
-    for constant in uses::constants(graph) {
+    for constant in plan.constants(graph) {
         let weight = constant.anchor;
         let Some(how) = quantized.get(graph.values[weight].name) else { continue };
         for usage in &constant.uses {

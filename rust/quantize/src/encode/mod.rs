@@ -104,7 +104,8 @@ pub(crate) fn encode_cached(
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
     let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
-    let constants: HashMap<&str, Constant<'_>> = uses::constants(graph)
+    let constants: HashMap<&str, Constant<'_>> = plan
+        .constants(graph)
         .into_iter()
         .map(|constant| (graph.values[constant.anchor].name, constant))
         .collect();

@@ -31,6 +31,7 @@ mod quantizable_constants;
 mod ranges;
 mod rules;
 mod select;
+mod selectable;
 mod slowdown_warnings;
 mod types;
 mod unscalable;
@@ -56,7 +57,7 @@ use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Step;
 use crate::{Config, Format, QuantizeError, Rounding};
 use preprocess::Origin;
-use select::names_removed_by_passes;
+use selectable::names_removed_by_passes;
 
 /// The decision about each value of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -114,7 +115,7 @@ impl Planned {
 pub enum Role {
     /// An input of the model.
     Input,
-    /// A constant that some operator multiplies by.
+    /// A constant that some operator multiplies by, or one that is as large and stays float.
     Weight,
     /// Any other constant.
     Constant,
@@ -338,6 +339,17 @@ pub(crate) struct IntegerNode {
     pub(crate) bias: Option<ValueId>,
 }
 
+/// The number of elements from which on a constant counts as a weight, whatever reads it.
+const MIN_LARGE_ELEMENTS: usize = 1 << 12;
+
+/// Whether a constant is as large as a weight: a float tensor of two or more axes.
+fn is_large(constant: &uses::Constant<'_>) -> bool {
+    let axes = constant.shape.iter().filter(|length| **length > 1).count();
+    let elements = constant.shape.iter().product::<usize>();
+    let is_float = constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype));
+    is_float && axes > 1 && elements >= MIN_LARGE_ELEMENTS
+}
+
 impl Plan {
     /// Decides what to quantize.
     ///
@@ -359,8 +371,9 @@ impl Plan {
             config.rounding = Some(Rounding::Nearest);
         }
         opset::check_known(graph)?;
-        let constants = uses::constants(graph);
+        let mut constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
+        selection.leave_float(graph, &mut constants);
         let context = rules::Context {
             graph,
             constants: &constants,
@@ -385,8 +398,12 @@ impl Plan {
     ) -> Plan {
         let weights = constants.iter().filter(|constant| constant.is_weight());
         let weights: BTreeSet<ValueId> = weights.map(|constant| constant.anchor).collect();
-        let role = |id: ValueId| match graph.values[id].producer {
+        let large = constants.iter().filter(|constant| is_large(constant));
+        let large: BTreeSet<ValueId> = large.map(|constant| constant.anchor).collect();
+        let role = |id: ValueId, decision: &Decision| match graph.values[id].producer {
             _ if weights.contains(&id) => Role::Weight,
+            // A report must not hide what it leaves in float.
+            _ if large.contains(&id) && matches!(decision, Decision::KeepFloat(_)) => Role::Weight,
             Producer::Input => Role::Input,
             Producer::Initializer { .. } | Producer::Sparse => Role::Constant,
             Producer::Node { .. } if graph.constant(id).is_some() => Role::Constant,
@@ -397,7 +414,7 @@ impl Plan {
         // graph.
         let values = values.into_iter().map(|(id, decision)| Planned {
             name: graph.values[id].name.to_owned(),
-            role: role(id),
+            role: role(id, &decision),
             dtype: graph.dtype(id),
             shape: graph.shape(id),
             decision,
@@ -414,6 +431,15 @@ impl Plan {
             integer_nodes,
             on_integers,
         }
+    }
+
+    /// The constants of the graph that it was made for, with the nodes that it leaves in float.
+    pub(crate) fn constants<'m>(&self, graph: &Graph<'m>) -> Vec<uses::Constant<'m>> {
+        let mut constants = uses::constants(graph);
+        if let Ok(selection) = select::Selection::of(graph, &constants, &self.config) {
+            selection.leave_float(graph, &mut constants);
+        }
+        constants
     }
 
     /// The value called `name`.

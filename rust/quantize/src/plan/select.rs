@@ -8,10 +8,10 @@ use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
 use super::KeepReason;
-use super::pattern::{Known, Pattern, Subject};
+use super::pattern::{Pattern, Subject};
+use super::selectable::{Names, Owners, known_op_types};
 use crate::graph::ops;
-use crate::graph::uses;
-use crate::graph::uses::{Constant, Use};
+use crate::graph::uses::{Constant, Subgraphs};
 use crate::graph::{Graph, Producer};
 use crate::options::{Override, Width, config};
 use crate::{Config, QuantizeError, WeightType};
@@ -22,6 +22,9 @@ pub(super) struct Selection {
     /// Whether nodes that no entry matches are excluded, because other nodes were included.
     others_excluded: bool,
     op_types: Option<HashSet<String>>,
+    /// The nodes around each node of a subgraph, by its address: what selects an `If` selects its
+    /// branches.
+    owners: Owners,
 }
 
 /// One entry: what it matches, and its settings.
@@ -69,8 +72,9 @@ fn entries(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
+    owners: &Owners,
 ) -> Result<Vec<Entry>, QuantizeError> {
-    let names = Names::of(graph, constants);
+    let names = Names::of(graph, constants, owners);
     let mut entries = Vec::new();
     for (index, entry) in config.overrides.iter().enumerate() {
         entries.push(overridden(index, entry, &names)?);
@@ -144,8 +148,35 @@ impl Selection {
             None => None,
             Some(op_types) => Some(known_op_types(op_types)?),
         };
-        let entries = entries(graph, constants, config)?;
-        Ok(Selection { entries, others_excluded: config.include.is_some(), op_types })
+        let owners = Owners::of(graph);
+        let entries = entries(graph, constants, config, &owners)?;
+        Ok(Selection { entries, others_excluded: config.include.is_some(), op_types, owners })
+    }
+
+    /// A constant with all its names, and the nodes that read it.
+    fn subject<'a, 'm: 'a>(
+        &'a self,
+        constant: &[&'m str],
+        readers: impl Iterator<Item = &'m NodeProto>,
+    ) -> Subject<'a> {
+        let names: Vec<&str> = constant.to_vec();
+        let mut subject = Subject { names, outputs: Vec::new(), op_types: Vec::new() };
+        for reader in readers {
+            let around = self.owners.around(reader);
+            let nodes = std::iter::once((reader.name.as_str(), reader.op_type.as_str()));
+            for (name, op_type) in nodes.chain(around) {
+                subject.names.push(name);
+                subject.op_types.push(op_type);
+            }
+        }
+        subject.names.retain(|name| !name.is_empty());
+        subject
+    }
+
+    /// A node, which the names of its outputs select too: many exporters give nodes no name.
+    fn itself_of<'a>(&'a self, node: &'a NodeProto) -> Subject<'a> {
+        let outputs = node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
+        Subject { outputs: outputs.collect(), ..self.subject(&[], std::iter::once(node)) }
     }
 
     /// The first entry that matches and has this setting: its position, the entry and the setting.
@@ -173,7 +204,7 @@ impl Selection {
         value: &str,
         node: Option<usize>,
     ) -> Option<(usize, usize, QType)> {
-        let subject = subject(&[value], node.map(|node| graph.nodes[node]).into_iter());
+        let subject = self.subject(&[value], node.map(|node| graph.nodes[node]).into_iter());
         let (index, entry, qtype) = self.first(&subject, |entry| entry.activations)?;
         Some((index, entry.breadth(), qtype))
     }
@@ -186,15 +217,45 @@ impl Selection {
         unmet.map(|(_, entry)| entry.pattern.text()).collect()
     }
 
-    /// Whether operators of this type may be quantized.
-    pub(super) fn allows(&self, op_type: &str) -> bool {
-        self.op_types.as_ref().is_none_or(|op_types| op_types.contains(op_type))
+    /// Whether operators of the type of this node, or of one that it is inside, may be quantized.
+    pub(super) fn allows(&self, node: &NodeProto) -> bool {
+        let around = self.owners.around(node).map(|(_, op_type)| op_type);
+        let mut types = std::iter::once(node.op_type.as_str()).chain(around);
+        self.op_types.as_ref().is_none_or(|allowed| types.any(|op_type| allowed.contains(op_type)))
+    }
+
+    /// Leaves the nodes in float that the options exclude, wherever other nodes multiply by the
+    /// same constant. These read integers, unless they only look up rows: the floats stay anyway,
+    /// and looking up rows is not faster on integers.
+    pub(super) fn leave_float<'m>(&self, graph: &Graph<'m>, constants: &mut [Constant<'m>]) {
+        for constant in constants {
+            let names = constant.names(graph);
+            let is_left = |node: &NodeProto| self.left_by(&names, node).is_some();
+            let (mut others, mut any) = (0, false);
+            for node in constant.multipliers(graph) {
+                let left = is_left(node);
+                any |= left;
+                others += usize::from(!left && node.op_type != "Gather");
+            }
+            if any {
+                constant.leave_float(graph, |reader| others == 0 || is_left(reader.node));
+            }
+        }
+    }
+
+    /// The reason why a node does not read the integers of a constant, if the options say so.
+    pub(super) fn left_by(&self, constant: &[&str], node: &NodeProto) -> Option<KeepReason> {
+        let excluded = self.excluded(constant, std::iter::once(node));
+        let op_type = || KeepReason::OpType { op_type: node.op_type.clone() };
+        excluded.or_else(|| (!self.allows(node)).then(op_type))
     }
 
     /// What to say of `op_types` if the model has no node of any of them.
     pub(super) fn unmet_op_types(&self, graph: &Graph<'_>) -> Option<String> {
         let wanted = self.op_types.as_ref()?;
-        if graph.nodes.iter().any(|node| wanted.contains(&node.op_type)) {
+        let bodies = Subgraphs::of(graph);
+        let mut nodes = graph.nodes.iter().copied().chain(bodies.nodes().map(|(_, node)| node));
+        if nodes.any(|node| wanted.contains(&node.op_type)) {
             return None;
         }
         let wanted: BTreeSet<&str> = wanted.iter().map(String::as_str).collect();
@@ -220,10 +281,10 @@ impl Selection {
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<KeepReason> {
         let mut undecided: Vec<&NodeProto> = readers.collect();
-        let itself = subject(constant, std::iter::empty());
+        let itself = self.subject(constant, std::iter::empty());
         for entry in &self.entries {
             let Some(exclude) = entry.exclude else { continue };
-            let of_node = |node: &NodeProto| entry.pattern.fits(&itself_of(node));
+            let of_node = |node: &NodeProto| entry.pattern.fits(&self.itself_of(node));
             if entry.pattern.fits(&itself) {
                 return exclude.then(|| KeepReason::Excluded { pattern: entry.name.clone() });
             }
@@ -244,7 +305,7 @@ impl Selection {
 
     /// Whether a node is excluded, by its name or by its type.
     pub(super) fn excludes_node(&self, graph: &Graph<'_>, node: usize) -> bool {
-        let subject = itself_of(graph.nodes[node]);
+        let subject = self.itself_of(graph.nodes[node]);
         self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
     }
 
@@ -253,7 +314,7 @@ impl Selection {
         if self.excludes_node(graph, node) {
             return true;
         }
-        let mut subject = itself_of(graph.nodes[node]);
+        let mut subject = self.itself_of(graph.nodes[node]);
         // The name of a weight also selects the node that reads it.
         let inputs = (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
         let constants = inputs.filter(|input| graph.constant_behind(*input).is_some());
@@ -265,7 +326,7 @@ impl Selection {
     /// Whether a node may be quantized by itself: its type is allowed, and it is not left
     /// unchanged.
     pub(super) fn asks_for(&self, graph: &Graph<'_>, node: usize) -> bool {
-        self.allows(&graph.nodes[node].op_type) && !self.leaves_node(graph, node)
+        self.allows(graph.nodes[node]) && !self.leaves_node(graph, node)
     }
 
     /// The type requested for a weight, or for a node that reads it.
@@ -274,7 +335,7 @@ impl Selection {
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<WeightType> {
-        match self.first(&subject(weight, readers), |entry| entry.weights)? {
+        match self.first(&self.subject(weight, readers), |entry| entry.weights)? {
             (.., Width::Type(found)) => Some(found),
             _ => None,
         }
@@ -286,7 +347,8 @@ impl Selection {
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Option<String> {
-        let (_, entry, asked) = self.first(&subject(weight, readers), |entry| entry.weights)?;
+        let (_, entry, asked) =
+            self.first(&self.subject(weight, readers), |entry| entry.weights)?;
         (asked == Width::Float).then(|| entry.name.clone())
     }
 
@@ -297,7 +359,7 @@ impl Selection {
         weight: &[&'m str],
         readers: impl Iterator<Item = &'m NodeProto>,
     ) -> Cow<'c, Config> {
-        let subject = subject(weight, readers);
+        let subject = self.subject(weight, readers);
         let per_channel = self.first(&subject, |entry| entry.per_channel);
         let block_size = self.first(&subject, |entry| entry.block_size);
         if per_channel.is_none() && block_size.is_none() {
@@ -330,7 +392,7 @@ impl Selection {
             }
         };
         for constant in constants {
-            let subject = subject(&constant.names(graph), constant.multipliers(graph));
+            let subject = self.subject(&constant.names(graph), constant.multipliers(graph));
             let of_weight = [
                 self.first(&subject, |entry| entry.weights.map(|_| ())),
                 self.first(&subject, |entry| entry.per_channel.map(|_| ())),
@@ -358,152 +420,4 @@ impl Selection {
         }
         decided
     }
-}
-
-/// The names that selectors can match, by kind of option.
-struct Names<'m> {
-    /// Weights, and nodes with a weight.
-    weights: Known<'m>,
-    /// Constants and nodes.
-    all: Known<'m>,
-    /// Values and nodes.
-    values: Known<'m>,
-    /// All of these.
-    anything: Known<'m>,
-}
-
-impl<'m> Names<'m> {
-    fn of(graph: &Graph<'m>, constants: &[Constant<'m>]) -> Names<'m> {
-        let weights = known(graph, constants, false, "weight, or node that has one,");
-        let mut all = known(graph, constants, true, "weight, bias or node");
-        all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
-        all.names.remove("");
-        let outputs = graph.nodes.iter().flat_map(|node| node.output.iter().map(String::as_str));
-        all.outputs = outputs.filter(|name| !name.is_empty()).collect();
-        all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
-        let values = values(graph);
-        let anything = Known {
-            names: all.names.union(&values.names).copied().collect(),
-            op_types: all.op_types.clone(),
-            ..Known::of("weight, value or node")
-        };
-        Names { weights, all, values, anything }
-    }
-}
-
-fn values<'m>(graph: &Graph<'m>) -> Known<'m> {
-    let values = graph.values.iter().map(|value| value.name);
-    let mut known = Known {
-        names: values.chain(graph.nodes.iter().map(|node| node.name.as_str())).collect(),
-        op_types: graph.nodes.iter().map(|node| node.op_type.as_str()).collect(),
-        ..Known::of("value or node")
-    };
-    known.names.remove("");
-    known
-}
-
-/// The options that apply to the graph after the passes, and warnings about options that name
-/// something that the passes removed.
-pub(crate) fn names_removed_by_passes(
-    before: &Graph<'_>,
-    after: &Graph<'_>,
-    mut config: Config,
-) -> (Config, Vec<String>) {
-    let (then, now) = (uses::constants(before), uses::constants(after));
-    let (then, now) = (Names::of(before, &then), Names::of(after, &now));
-    let mut gone = Vec::new();
-    let mut stays = |option: &str, text: &String, then: &Known<'_>, now: &Known<'_>| {
-        let is_gone = now.pattern(option, text).is_err() && then.pattern(option, text).is_ok();
-        if is_gone {
-            gone.push(format!(
-                "{option} names `{text}`, which was folded away before planning; passes=False \
-                 leaves the model as it is"
-            ));
-        }
-        !is_gone
-    };
-    config.exclude.retain(|text| stays("exclude", text, &then.all, &now.all));
-    if let Some(include) = &mut config.include {
-        include.retain(|text| stays("include", text, &then.all, &now.all));
-    }
-    let mut of_weight = |text: &String| stays("layer_bits", text, &then.weights, &now.weights);
-    config.layer_bits.retain(|text, _| of_weight(text));
-    config.layer_types.retain(|text, _| of_weight(text));
-    config.layer_float.retain(|text| of_weight(text));
-    config
-        .activation_types
-        .retain(|text, _| stays("activation_types", text, &then.values, &now.values));
-    config.overrides.retain(|entry| {
-        let known =
-            |names: &Names<'_>| names.anything.matching("overrides", &entry.matches).is_ok();
-        let is_gone = known(&then) && !known(&now);
-        if is_gone {
-            let text = entry.matches.text().unwrap_or_default();
-            gone.push(format!(
-                "overrides names `{text}`, which was folded away before planning; passes=False \
-                 leaves the model as it is"
-            ));
-        }
-        !is_gone
-    });
-    (config, gone)
-}
-
-/// Names of weights (and of biases if `biases` is true), and of the nodes that use them.
-fn known<'m>(
-    graph: &Graph<'m>,
-    constants: &[Constant<'m>],
-    biases: bool,
-    what: &'static str,
-) -> Known<'m> {
-    let (mut names, mut op_types) = (HashSet::new(), HashSet::new());
-    for constant in constants {
-        let added = constant.uses.iter().filter_map(|usage| match usage {
-            Use::Bias { node } if biases => Some(graph.nodes[*node]),
-            _ => None,
-        });
-        let readers: Vec<&NodeProto> = constant.multipliers(graph).chain(added).collect();
-        if !readers.is_empty() {
-            names.extend(constant.names(graph));
-        }
-        names.extend(readers.iter().map(|node| node.name.as_str()));
-        op_types.extend(readers.iter().map(|node| node.op_type.as_str()));
-    }
-    names.remove("");
-    Known { names, op_types, ..Known::of(what) }
-}
-
-/// Rejects operators without a rule.
-fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
-    let rules = ops::ALL.iter().flat_map(|family| family.iter());
-    let known = Known {
-        op_types: rules.map(|rule| rule.op_type).collect(),
-        ..Known::of("operator that can be quantized")
-    };
-    for op_type in op_types {
-        if !known.op_types.contains(op_type.as_str()) {
-            let hint = known.hint(op_type);
-            let what = format!("names `{op_type}`, which is no {}{hint}", known.what);
-            return Err(QuantizeError::option("op_types", what));
-        }
-    }
-    Ok(op_types.iter().cloned().collect())
-}
-
-/// A constant with all its names, and the nodes that read it.
-fn subject<'m>(constant: &[&'m str], readers: impl Iterator<Item = &'m NodeProto>) -> Subject<'m> {
-    let (names, outputs) = (constant.to_vec(), Vec::new());
-    let mut subject = Subject { names, outputs, op_types: Vec::new() };
-    for reader in readers {
-        subject.names.push(&reader.name);
-        subject.op_types.push(&reader.op_type);
-    }
-    subject.names.retain(|name| !name.is_empty());
-    subject
-}
-
-/// A node, which the names of its outputs select too: many exporters give nodes no name.
-fn itself_of(node: &NodeProto) -> Subject<'_> {
-    let outputs = node.output.iter().map(String::as_str).filter(|name| !name.is_empty());
-    Subject { outputs: outputs.collect(), ..subject(&[], std::iter::once(node)) }
 }

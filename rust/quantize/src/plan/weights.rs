@@ -44,8 +44,9 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
                 .into_iter()
                 .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
             let (stored, source) = (spec.qtype, Source::Weights);
+            let (readers, warning) = consumers_of(graph, constant, config);
+            let consumers = if constant.stays_float() { readers } else { consumers };
             let plan = ValuePlan { spec, stored, matrix: None, format, source, consumers, because };
-            let (_, warning) = consumers_of(graph, constant, config);
             let outcome: Outcome = at_run_time.collect();
             outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
         }
@@ -182,8 +183,13 @@ fn kept(
     if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
         return Some(KeepReason::NotFloat32 { dtype: constant.dtype });
     }
-    if let Some(kept) = selection.excluded(&constant.names(graph), constant.multipliers(graph)) {
-        return Some(kept);
+    // Where some of the nodes that multiply by it are left in float, the others decide.
+    if constant.multipliers(graph).next().is_none() {
+        let mut left = constant.uses.iter().filter_map(|usage| match usage {
+            Use::Float { node, .. } => selection.left_by(&constant.names(graph), node),
+            _ => None,
+        });
+        return left.next();
     }
     if let Some(pattern) = selection.float(&constant.names(graph), constant.multipliers(graph)) {
         return Some(KeepReason::Excluded { pattern });
@@ -193,20 +199,15 @@ fn kept(
     if constant.dtype == Some(data_type(qtype)) {
         return Some(KeepReason::Already { qtype });
     }
-    let other = constant
-        .multipliers(graph)
-        .map(|node| &node.op_type)
-        .find(|op_type| !selection.allows(op_type));
-    if let Some(op_type) = other {
-        return Some(KeepReason::OpType { op_type: op_type.clone() });
-    }
     if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
         return Some(KeepReason::Overridable);
     }
     // If every operator is quantized, no consumer reads it in float.
     let everything =
         config.activations.is_some() && config.profile().placement == Placement::AllOps;
-    if (constant.weighing.is_empty() || everything)
+    let own = !constant.weighing.is_empty() || constant.weighs_inside(graph);
+    let asked = |usage: &Use<'_>| usage.multiplier(graph).is_some() || is_left(usage);
+    if (!own || everything && !constant.uses.iter().all(asked))
         && let Some(kept) = read_otherwise(graph, constant)
     {
         return Some(kept);
@@ -244,8 +245,14 @@ fn read_otherwise(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<KeepReas
         Use::Other { node } | Use::Bias { node } => {
             Some(KeepReason::AlsoReadBy { node: graph.nodes[*node].label() })
         }
+        Use::Float { node, .. } => Some(KeepReason::AlsoReadBy { node: node.label() }),
         Use::Weight { .. } | Use::Inside { .. } => None,
     })
+}
+
+/// Whether the options leave a node in float that multiplies by a weight.
+fn is_left(usage: &Use<'_>) -> bool {
+    matches!(usage, Use::Float { .. })
 }
 
 /// The nodes that read the dequantized weight. If other nodes need the weight in float, the float
@@ -386,10 +393,11 @@ fn forces_symmetric(config: &Config, qtype: QType, granularity: Granularity) -> 
         && (config.profile().symmetric.1 || matches!(granularity, Granularity::PerAxis { .. }))
 }
 
-/// The nodes of the main graph that have this constant as a weight.
+/// The nodes of the main graph that have this constant as a weight, be it in float.
 pub(super) fn weight_readers(constant: &Constant<'_>) -> impl Iterator<Item = usize> {
     constant.uses.iter().filter_map(|usage| match usage {
         Use::Weight { node, .. } => Some(*node),
+        Use::Float { index, .. } => *index,
         _ => None,
     })
 }

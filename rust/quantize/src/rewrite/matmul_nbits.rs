@@ -90,7 +90,9 @@ impl FormatWriter for MatMulNBits {
                 writer.rows(node, &blocks);
             }
         }
-        writer.take_out_read(id, &readers);
+        if !constant.stays_float() {
+            writer.take_out_read(id, &readers);
+        }
         writer.import(MICROSOFT, 1);
     }
 }

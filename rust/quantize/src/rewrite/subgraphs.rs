@@ -45,6 +45,16 @@ impl<'m> Writer<'_, 'm> {
         }
     }
 
+    /// Replaces an input of a node of a subgraph.
+    pub(super) fn set_input_inside(&mut self, reader: &Multiplier<'m>, value: &str) {
+        let replacements = &mut self.inside.replacements;
+        let nodes = replacements.entry(std::ptr::from_ref(reader.node));
+        let nodes = nodes.or_insert_with(|| vec![reader.node.clone()]);
+        if let Some(input) = nodes.first_mut().and_then(|node| node.input.get_mut(reader.input)) {
+            value.clone_into(input);
+        }
+    }
+
     /// Writes the subgraphs with the replaced nodes.
     pub(super) fn write_inside(&mut self) {
         let replacements = std::mem::take(&mut self.inside.replacements);

@@ -10,7 +10,6 @@ use super::gather::IntegerGather;
 use super::subgraphs::Inside;
 use crate::encode::{Encoded, EncodedTensor, StoredScale};
 use crate::graph::names::Names;
-use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::plan::{Consumers, Plan, Source, ValuePlan};
@@ -74,9 +73,9 @@ impl<'g, 'm> Writer<'g, 'm> {
 
     /// How a constant is used, for the writer that replaces its uses; `None` on the second call.
     pub(super) fn take_uses(&mut self, id: ValueId) -> Option<Constant<'m>> {
-        let graph = self.graph;
+        let (graph, plan) = (self.graph, self.plan);
         let found = || {
-            let constants = uses::constants(graph).into_iter();
+            let constants = plan.constants(graph).into_iter();
             constants.map(|constant| (constant.anchor, constant)).collect()
         };
         self.uses.get_or_insert_with(found).remove(&id)
@@ -236,6 +235,13 @@ impl Writer<'_, '_> {
         for Consumer { node, input } in weighing {
             self.edits.push(Edit::SetInput { node, input, value: restored.clone() });
         }
+        let (graph, constant) = (self.graph, self.take_uses(id));
+        let uses = constant.into_iter().flat_map(|constant| constant.uses);
+        for reader in uses.filter_map(|usage| usage.multiplier(graph)) {
+            if reader.body.is_some() && reader.node.input[reader.input] == graph.values[id].name {
+                self.set_input_inside(&reader, &restored);
+            }
+        }
         restored
     }
 
@@ -267,7 +273,7 @@ fn weighing(graph: &Graph<'_>, plan: &Plan) -> HashMap<ValueId, Vec<Consumer>> {
     if plan.quantized().all(|(_, how)| how.consumers != Consumers::AsWeight) {
         return HashMap::new();
     }
-    uses::constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
+    plan.constants(graph).into_iter().map(|found| (found.anchor, found.weighing)).collect()
 }
 
 /// A float32 tensor converted to another float type, rounded to nearest.

@@ -141,6 +141,7 @@ pub const ALL: &[Pass] = &[
         stage: PassStage::Always,
         run: split_fused::run,
         minimal: None,
+        per_tensor: None,
     },
     Pass {
         name: "remove_identity",

@@ -5,7 +5,6 @@ use std::collections::{BTreeSet, HashSet};
 use crate::Ranges;
 use crate::graph::ops;
 use crate::graph::ops::IntegerSupport;
-use crate::graph::uses;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, Planned, Role, Source};
 
@@ -28,7 +27,7 @@ pub(super) struct Layer {
 pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Layer> {
     let mut rank = vec![usize::MAX; graph.nodes.len()];
     order.iter().enumerate().for_each(|(place, node)| rank[*node] = place);
-    let constants = uses::constants(graph);
+    let constants = plan.constants(graph);
     let integer_nodes = plan.integer_nodes();
     let mut layers: Vec<Layer> = Vec::new();
     for (value, how) in plan.quantized() {

@@ -186,11 +186,22 @@ impl Walk<'_, '_> {
         let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
         let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
         for name in taken.symmetric_difference(&read) {
-            // A weight that a subgraph reads may be stored as integers.
-            let kept = self.before.value(name).is_some_and(|id| self.before.constant(id).is_some())
-                && read.iter().any(|here| base_of(here, "quantized").as_deref() == Some(*name));
+            // A weight that a subgraph reads may be stored as integers, or be dequantized beside
+            // its floats.
+            let stands_for = |here: &str, there: &str| {
+                ["quantized", "dequantized"].iter().any(|suffix| {
+                    base_of(here, suffix).as_deref() == Some(there)
+                        && self.after.value(here).is_some()
+                })
+            };
+            let constant = |graph: &Graph<'_>, name: &str| {
+                graph.value(name).is_some_and(|id| graph.constant(id).is_some())
+            };
+            let kept =
+                constant(self.before, name) && read.iter().any(|here| stands_for(here, name));
             let new = self.before.value(name).is_none()
-                && self.after.value(name).is_some_and(|id| self.after.constant(id).is_some());
+                && (constant(self.after, name)
+                    || taken.iter().any(|there| stands_for(name, there)));
             if kept || new {
                 continue;
             }

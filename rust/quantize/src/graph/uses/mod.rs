@@ -28,6 +28,8 @@ pub(crate) struct Constant<'m> {
     pub(crate) uses: Vec<Use<'m>>,
     /// The consumers in the main graph that use the anchor only as a weight.
     pub(crate) weighing: Vec<Consumer>,
+    /// For each use, the consumer in the main graph through which it was reached.
+    by: Vec<Option<Consumer>>,
 }
 
 /// One use of a constant.
@@ -46,6 +48,8 @@ pub(crate) enum Use<'m> {
         channels: Option<Along>,
         batched: bool,
     },
+    /// As the weight of a node that the options leave in float; in the main graph, its position.
+    Float { node: &'m NodeProto, index: Option<usize> },
     /// As the bias of a node.
     Bias { node: usize },
     /// By a node that cannot use a quantized tensor here.
@@ -114,9 +118,38 @@ impl<'m> Constant<'m> {
         self.uses.iter().filter_map(|usage| Some(usage.multiplier(graph)?.node))
     }
 
-    /// Whether any node multiplies by the constant.
+    /// Whether any node multiplies by the constant, be it in float.
     pub(crate) fn is_weight(&self) -> bool {
-        self.uses.iter().any(|usage| matches!(usage, Use::Weight { .. } | Use::Inside { .. }))
+        let is_weight = |usage: &Use<'_>| {
+            matches!(usage, Use::Weight { .. } | Use::Inside { .. } | Use::Float { .. })
+        };
+        self.uses.iter().any(is_weight)
+    }
+
+    /// Leaves nodes that multiply by the constant in float.
+    pub(crate) fn leave_float(
+        &mut self,
+        graph: &Graph<'m>,
+        is_left: impl Fn(&Multiplier<'m>) -> bool,
+    ) {
+        for (usage, by) in self.uses.iter_mut().zip(&self.by) {
+            let left = usage.multiplier(graph).filter(|multiplier| is_left(multiplier));
+            let Some(Multiplier { node, index, .. }) = left else { continue };
+            *usage = Use::Float { node, index };
+            self.weighing.retain(|consumer| Some(*consumer) != *by);
+        }
+    }
+
+    /// Whether the options leave a node in float that multiplies by the constant.
+    pub(crate) fn stays_float(&self) -> bool {
+        self.uses.iter().any(|usage| matches!(usage, Use::Float { .. }))
+    }
+
+    /// Whether a node of a subgraph reads the anchor itself as a weight.
+    pub(crate) fn weighs_inside(&self, graph: &Graph<'m>) -> bool {
+        let mut multipliers = self.uses.iter().filter_map(|usage| usage.multiplier(graph));
+        let name = graph.values[self.anchor].name;
+        multipliers.any(|found| found.body.is_some() && found.node.input[found.input] == name)
     }
 }
 
@@ -126,9 +159,9 @@ pub(crate) fn constants<'m>(graph: &Graph<'m>) -> Vec<Constant<'m>> {
     (0..graph.values.len())
         .filter_map(|value| {
             let (tensor, shape) = anchored(graph, value)?;
-            let (uses, weighing) = Uses { graph, bodies: &bodies }.of(value, &shape);
+            let (uses, by, weighing) = Uses { graph, bodies: &bodies }.of(value, &shape);
             let dtype = float_type(graph, value);
-            Some(Constant { anchor: value, tensor, dtype, shape, uses, weighing })
+            Some(Constant { anchor: value, tensor, dtype, shape, uses, weighing, by })
         })
         .collect()
 }
@@ -320,9 +353,13 @@ struct Visit<'m> {
 }
 
 impl<'m> Uses<'_, 'm> {
-    /// The uses of a constant of this shape, through all nodes that only rearrange it, and the
-    /// consumers that use it only as a weight.
-    fn of(&self, anchor: ValueId, shape: &[usize]) -> (Vec<Use<'m>>, Vec<Consumer>) {
+    /// The uses of a constant of this shape, through all nodes that only rearrange it, the consumer
+    /// through which each was reached, and the consumers that use it only as a weight.
+    fn of(
+        &self,
+        anchor: ValueId,
+        shape: &[usize],
+    ) -> (Vec<Use<'m>>, Vec<Option<Consumer>>, Vec<Consumer>) {
         let mut spoilt = Vec::new();
         let uses = self.from(At::Outside(anchor), shape);
         for (usage, by) in &uses {
@@ -332,7 +369,8 @@ impl<'m> Uses<'_, 'm> {
         }
         let weighing = self.graph.values[anchor].consumers.iter().copied();
         let weighing = weighing.filter(|consumer| !spoilt.contains(consumer)).collect();
-        (uses.into_iter().map(|(usage, _)| usage).collect(), weighing)
+        let (uses, by) = uses.into_iter().unzip();
+        (uses, by, weighing)
     }
 
     /// Whether any node uses the value as a weight.

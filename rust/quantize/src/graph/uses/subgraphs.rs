@@ -22,6 +22,8 @@ pub(crate) struct Subgraph<'m> {
     pub(crate) graph: &'m GraphProto,
     /// The enclosing subgraph; `None` if that is the main graph.
     parent: Option<usize>,
+    /// The node that it belongs to.
+    owner: &'m NodeProto,
     /// The values that are defined in the subgraph, each with the constant behind it.
     pub(super) own: HashMap<&'m str, Option<&'m TensorProto>>,
     /// Reads of values that are defined in the subgraph, by name, including reads in nested
@@ -43,16 +45,18 @@ impl<'m> Subgraphs<'m> {
     pub(crate) fn of(graph: &Graph<'m>) -> Subgraphs<'m> {
         let mut bodies = Subgraphs::default();
         // An enclosing subgraph gets a smaller index than the subgraphs in it.
-        let mut waiting: Vec<(&'m GraphProto, Option<usize>)> = Vec::new();
-        let outermost = graph.nodes.iter().flat_map(|node| node.subgraphs());
-        waiting.extend(outermost.map(|body| (body, None)));
+        let mut waiting: Vec<(&'m GraphProto, &'m NodeProto, Option<usize>)> = Vec::new();
+        for owner in &graph.nodes {
+            waiting.extend(owner.subgraphs().map(|body| (body, *owner, None)));
+        }
         waiting.reverse();
-        while let Some((body, parent)) = waiting.pop() {
+        while let Some((body, owner, parent)) = waiting.pop() {
             let index = bodies.all.len();
             let (own, reads) = (own(body), HashMap::new());
-            bodies.all.push(Subgraph { graph: body, parent, own, reads });
-            let inside = body.node.iter().flat_map(|node| node.subgraphs());
-            waiting.extend(inside.map(|body| (body, Some(index))));
+            bodies.all.push(Subgraph { graph: body, parent, owner, own, reads });
+            for owner in &body.node {
+                waiting.extend(owner.subgraphs().map(|body| (body, &**owner, Some(index))));
+            }
         }
         for body in 0..bodies.all.len() {
             let graph = bodies.all[body].graph;
@@ -77,6 +81,12 @@ impl<'m> Subgraphs<'m> {
     pub(crate) fn nodes(&self) -> impl Iterator<Item = (usize, &'m NodeProto)> {
         let numbered = self.all.iter().enumerate();
         numbered.flat_map(|(body, found)| found.graph.node.iter().map(move |node| (body, &**node)))
+    }
+
+    /// The nodes that a subgraph belongs to, the innermost first.
+    pub(crate) fn owners(&self, body: usize) -> impl Iterator<Item = &'m NodeProto> {
+        let outwards = std::iter::successors(Some(body), |body| self.all[*body].parent);
+        outwards.map(|body| self.all[body].owner)
     }
 
     /// The value of the main graph that a name refers to inside a subgraph.

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{Form, is_function};
 use crate::graph::Graph;
-use crate::graph::uses::{Along, Constant, Multiplier};
+use crate::graph::uses::{Along, Constant, Multiplier, Use};
 use crate::plan::{Consumers, KeepReason};
 use crate::{Config, Format};
 
@@ -47,7 +47,7 @@ fn spec(
         return Err(format!("it is {dtype}"));
     }
     let mut channels = None;
-    for usage in &constant.uses {
+    for usage in constant.uses.iter().filter(|usage| !matches!(usage, Use::Float { .. })) {
         let Some(Multiplier { node: proto, index, input, channels: along, batched, .. }) =
             usage.multiplier(graph)
         else {
@@ -63,6 +63,10 @@ fn spec(
         if is_function(graph, op_type) {
             return Err(format!("the model calls a function of its own {op_type}"));
         }
+        let direct = proto.input[input] == graph.values[constant.anchor].name;
+        if !direct && constant.stays_float() {
+            return Err(format!("{} needs it in float, in another order", label()));
+        }
         if input != operand {
             return Err(format!("{} does not multiply by it from the right", label()));
         }
@@ -73,7 +77,6 @@ fn spec(
             return Err(format!("{} transposes what it multiplies", label()));
         }
         if proto.op_type == "Gather" {
-            let direct = proto.input[0] == graph.values[constant.anchor].name;
             if axis != 0 || !direct || !matches!(proto.int("axis", 0), 0 | -2) {
                 return Err(format!("{} does not take rows of it", label()));
             }

@@ -38,7 +38,7 @@ pub(super) fn attention(split: &mut Split<'_, '_, '_>) -> Option<()> {
     let columns = (*graph.shape(graph.input(index, 1)?)?.get(1)?)?;
     let third = i64::try_from(columns / 3).ok()?;
     let sizes = node.attribute("qkv_hidden_sizes").map(|found| found.ints.clone());
-    let lengths = sizes.unwrap_or_else(|| vec![third; 3]);
+    let lengths = sizes.unwrap_or_else(|| vec![third; 3].into());
     let output = &node.output[0];
     let [product, query, key, value] =
         ["product", "query", "key", "value"].map(|suffix| split.names.fresh(output, suffix));
