@@ -138,7 +138,7 @@ def test_convolutions_with_float_activations_are_called_slow() -> None:
 def test_weights_that_several_products_share_are_called_slow() -> None:
     source = layers(normal(256, 256), normal(256, 256), shared=True)
     warnings = quantize_rs.quantize(source, None).warnings
-    assert any(text.startswith("`w0`, `w1`: several nodes multiply") for text in warnings)
+    assert any(text.startswith("`w0`, `w1`: several nodes read it") for text in warnings)
     for form in ({"output_format": "matmul_nbits", "bits": 4}, {"output_format": "dynamic"}):
         assert not quantize_rs.quantize(source, None, **form).warnings
     assert not quantize_rs.quantize(layers(normal(256, 256)), None).warnings

@@ -132,13 +132,59 @@ def inside(op_type: str, width: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.parametrize("op_type", ["If", "Einsum", "MatMul"])
-def test_products_in_float_dequantize_their_weights(op_type: str) -> None:
-    (warning,) = slow_warnings(inside(op_type, 256), output_format="dynamic")
+@pytest.mark.parametrize(
+    ("op_type", "options"),
+    [
+        ("If", {"activations": "uint8"}),
+        ("Einsum", {"output_format": "dynamic"}),
+        ("MatMul", {"output_format": "dynamic"}),
+    ],
+)
+def test_products_in_float_dequantize_their_weights(op_type: str, options: dict[str, Any]) -> None:
+    (warning,) = slow_warnings(inside(op_type, 256), **options)
     assert warning.startswith("`w`: ")
     assert not slow_warnings(inside(op_type, 256))
-    assert not slow_warnings(inside(op_type, 256), output_format="dynamic", exclude=["w"])
-    assert not slow_warnings(inside(op_type, 64), output_format="dynamic")
+    assert not slow_warnings(inside(op_type, 256), exclude=["w"], **options)
+    assert not slow_warnings(inside(op_type, 64), **options)
+
+
+@pytest.mark.parametrize("form", ["Transpose", "Gemm"])
+def test_a_tied_head_is_fast_or_called_slow(form: str) -> None:
+    """A table that is looked up and multiplied by: dynamic stores it once, as integers."""
+    rng = np.random.default_rng(8)
+    table = rng.normal(size=(600, 128)).astype(np.float32)
+    nodes = [helper.make_node("Gather", ["table", "ids"], ["rows"])]
+    if form == "Gemm":
+        nodes.append(helper.make_node("Gemm", ["rows", "table"], ["y"], transB=1))
+    else:
+        nodes.append(helper.make_node("Transpose", ["table"], ["turned"], perm=[1, 0]))
+        nodes.append(helper.make_node("MatMul", ["rows", "turned"], ["y"]))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 600])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (warning,) = quantize_rs.open(model).plan().warnings
+    assert warning.startswith("`table`: several nodes read it")
+    feeds = {"ids": np.array([1, 599, 7])}
+    expected = oracle.reference(model.SerializeToString(), feeds)
+    for per_channel in (False, True):
+        report = quantize_rs.quantize(model, None, output_format="dynamic", per_channel=per_channel)
+        assert report.model is not None
+        assert not report.warnings
+        assert len(report.model) < 0.35 * table.nbytes
+        kernels = oracle.kernels(report.model)
+        assert kernels["DynamicQuantizeMatMul"] == 1
+        assert not kernels.keys() & {"MatMul", "Gemm", "Transpose"}
+        for optimized in (False, True):
+            found = oracle.ort(report.model, feeds, optimized=optimized)
+            assert oracle.sqnr(expected, found) > 30
+        checked = quantize_rs.validate(model, report.model)
+        assert checked, checked
+        assert [weight.name for weight in checked.weights] == ["table"]
 
 
 @pytest.mark.parametrize(("op_type", "transposed"), [("MatMul", 0), ("Gemm", 0), ("Gemm", 1)])

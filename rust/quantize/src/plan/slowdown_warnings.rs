@@ -5,7 +5,7 @@ use quantize_rs_onnx::NodeProto;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Source};
-use crate::graph::uses::{Constant, Use};
+use crate::graph::uses::{Constant, Multiplier, Use};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Placement;
 use crate::{Config, Format};
@@ -63,7 +63,8 @@ fn dequantized(
                 let proto = graph.nodes[node];
                 let reads = proto.input.iter().any(|input| input == name);
                 let float = multiplies(&proto.op_type) && !decisions.on_integers.contains(&node);
-                float && reads && !becomes_blocks(constant, decisions, proto, name)
+                // One that reads it rearranged never becomes `MatMulNBits`.
+                float && !(reads && becomes_blocks(constant, decisions, proto, name))
             }
             _ => false,
         })
@@ -123,28 +124,35 @@ fn blocks_by_floats(
     })
 }
 
-/// Weights that several matrix multiplications read: ONNX Runtime 1.32 replaces none of these by
-/// `MatMulNBits`, even if each has a `DequantizeLinear` of its own. 16 products by 2 weights of 512
-/// x 512 take 28 times as long as in float for 1 row, and 5.8 times for 32 (one thread, AVX-512
-/// without VNNI); as `matmul_nbits` with 4 bits .96 and 1.4 times, as `dynamic` .46 and .35.
+/// Weights that a matrix multiplication and other nodes read, or that it reads rearranged: ONNX
+/// Runtime 1.32 replaces none of these by `MatMulNBits`, even if each has a `DequantizeLinear` of
+/// its own. 16 products by 2 weights of 512 x 512 take 28 times as long as in float for 1 row, and
+/// 5.8 times for 32 (one thread, AVX-512 without VNNI); as `matmul_nbits` with 4 bits .96 and 1.4
+/// times, as `dynamic` .46 and .35. A table of 8,000 x 128 that is looked up and multiplied by
+/// takes 6 times as long in a Gemm, and 30 times behind a Transpose.
 fn shared(graph: &Graph<'_>, constants: &[Constant<'_>], decisions: &Decisions) -> Option<String> {
-    let products = |constant: &Constant<'_>| {
-        let multiplies = |node: &&NodeProto| matches!(&*node.op_type, "Gemm" | "MatMul");
-        constant.multipliers(graph).filter(multiplies).count()
+    let shared = |constant: &Constant<'_>| {
+        let products = constant.uses.iter().filter_map(|usage| usage.multiplier(graph));
+        let products: Vec<_> =
+            products.filter(|found| matches!(&*found.node.op_type, "Gemm" | "MatMul")).collect();
+        let name = graph.values[constant.anchor].name;
+        let is_rearranged = |found: &Multiplier<'_>| found.node.input[found.input] != name;
+        !products.is_empty()
+            && (constant.multipliers(graph).count() > 1 || products.iter().any(is_rearranged))
     };
     let slow = constants.iter().filter(|constant| {
         let whole = decisions
             .quantized(constant.anchor)
             .is_some_and(|plan| plan.format == Format::Qdq && plan.consumers == Consumers::All);
         let large = constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS;
-        whole && large && products(constant) > 1
+        whole && large && shared(constant)
     });
     let names: Vec<String> =
         slow.map(|constant| format!("`{}`", graph.values[constant.anchor].name)).collect();
     (!names.is_empty()).then(|| {
         format!(
-            "{}: several nodes multiply by it, so that ONNX Runtime dequantizes it for each of \
-             them at every inference, many times slower than in float: use \
+            "{}: several nodes read it, or one that multiplies by it reads it rearranged, so that \
+             ONNX Runtime dequantizes it at every inference, many times slower than in float: use \
              output_format=\"matmul_nbits\" or \"dynamic\", or leave it float with exclude",
             some(names)
         )

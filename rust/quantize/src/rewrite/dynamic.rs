@@ -51,8 +51,9 @@ impl FormatWriter for Dynamic {
     ) {
         let Some(constant) = writer.take_uses(id) else { return };
         let graph = writer.graph;
-        let readers: Vec<Multiplier<'_>> =
-            constant.uses.iter().filter_map(|usage| usage.multiplier(graph)).collect();
+        let all = constant.uses.iter().filter_map(|usage| usage.multiplier(graph));
+        let (rows, readers): (Vec<Multiplier<'_>>, Vec<_>) =
+            all.partition(|reader| reader.node.op_type == "Gather");
         let Some(first) = readers.first() else { return };
         if let ("LSTM", Some(index)) = (first.node.op_type.as_str(), first.index) {
             return self.lstms.weight(writer, id, how, tensor, index);
@@ -71,14 +72,14 @@ impl FormatWriter for Dynamic {
                     ..zero_point
                 };
             }
-        } else {
-            if integers.shape.len() == 2 && first.channels == Some(Along::Axis(0)) {
-                integers = transposed(&integers);
-            }
+        } else if integers.shape.len() == 2 && first.channels == Some(Along::Axis(0)) {
+            integers = transposed(&integers);
         }
+        // A table that is also a factor of products is stored once.
+        let table = (!rows.is_empty()).then(|| writer.tied_table(id, how, tensor));
         let dtype = uses::float_type(writer.graph, id).unwrap_or(DataType::Float);
         let names = [
-            writer.constant(name, "quantized", &integers),
+            table.unwrap_or_else(|| writer.constant(name, "quantized", &integers)),
             writer.constant(name, "scale", &scale),
             writer.zero_point(&zero_point),
         ];
@@ -92,8 +93,10 @@ impl FormatWriter for Dynamic {
                 None => writer.replace_inside(reader, |it| self.product(it, reader, &weight)),
             }
         }
-        let readers: Vec<usize> = readers.iter().filter_map(|reader| reader.index).collect();
-        writer.take_out_read(id, &readers);
+        let readers: Vec<usize> = rows.iter().chain(&readers).filter_map(|it| it.index).collect();
+        if !constant.stays_float() {
+            writer.take_out_read(id, &readers);
+        }
     }
 }
 
@@ -164,6 +167,17 @@ impl Dynamic {
 }
 
 impl Writer<'_, '_> {
+    /// Writes the integers of a table whose rows are taken, and returns the name of their
+    /// transpose, which runtimes compute when they load the model.
+    fn tied_table(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) -> String {
+        let name = self.graph.values[id].name;
+        let integers = self.constant(name, "quantized", &tensor.quantized);
+        self.table(id, how, tensor, &integers);
+        let turned = self.names.fresh(name, "transposed");
+        self.step("Transpose", vec![integers], turned.clone());
+        turned
+    }
+
     /// Reshapes a bias so that it broadcasts to the channels of a convolution's result.
     fn beside_channels(&mut self, rank: usize, bias: &str) -> String {
         let lengths = std::iter::once(-1_i64).chain(std::iter::repeat_n(1, rank.saturating_sub(2)));

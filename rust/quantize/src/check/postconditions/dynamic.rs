@@ -6,7 +6,7 @@ use super::{Models, failed};
 use crate::QuantizeError;
 use crate::graph::ValueId;
 use crate::graph::elements::data_type;
-use crate::graph::uses::Subgraphs;
+use crate::graph::uses::{self, Subgraphs};
 use crate::plan::{Planned, ValuePlan};
 
 /// Operators that multiply by integers, and their weight inputs.
@@ -24,7 +24,8 @@ pub(super) fn value(
     let weight = before.value(&value.name).and_then(|id| before.constant_behind(id));
     let weight = weight.map(count).ok_or_else(missing)?;
     let holds = |id: ValueId| {
-        after.constant(id).is_some_and(|found| {
+        let constant = uses::rearranged_from(after, id).and_then(|id| after.constant(id));
+        constant.is_some_and(|found| {
             found.dtype() == Some(data_type(how.stored)) && count(found) == weight
         })
     };

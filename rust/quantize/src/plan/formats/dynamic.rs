@@ -1,7 +1,7 @@
 //! Weights of operators that quantize their input at run time.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::Form;
 use crate::graph::uses::{Along, Constant, Multiplier, Use};
@@ -28,12 +28,20 @@ fn product(
     qtype: QType,
 ) -> Option<Form> {
     let (mut channels, mut convolves, mut at_run_time) = (None, None, Vec::new());
-    for usage in &constant.uses {
-        let Multiplier { node, input, channels: along, batched, .. } = usage.multiplier(graph)?;
-        if input != 1 {
+    let is_table = constant.dtype == Some(DataType::Float) && constant.shape.len() == 2;
+    let mut looked_up = false;
+    for usage in constant.uses.iter().filter(|usage| !matches!(usage, Use::Float { .. })) {
+        let Multiplier { node, index, input, channels: along, batched, .. } =
+            usage.multiplier(graph)?;
+        let direct = node.input[input] == graph.values[constant.anchor].name;
+        if is_table && input == 0 && direct && index.is_some() && takes_rows(node) {
+            looked_up = true;
+            continue;
+        }
+        // What rearranges a weight that stays is not removed.
+        if input != 1 || !direct && constant.stays_float() {
             return None;
         }
-        let direct = node.input[1] == graph.values[constant.anchor].name;
         let conv = match node.op_type.as_str() {
             "Conv" if direct => true,
             // Integers of more than two axes are not transposed.
@@ -51,13 +59,18 @@ fn product(
         at_run_time.extend(graph.value(&node.input[0]).map(|value| (value, node.label())));
     }
     let ((axis, batched), conv) = (channels?, convolves?);
+    // Rows have the scales of the channels that they become.
+    if looked_up && (axis != 0 || constant.stays_float()) {
+        return None;
+    }
     let granularity = if config.scales_per_channel() && !batched {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
     };
     // `ConvInteger` takes one zero point.
-    let one = conv && granularity != Granularity::PerTensor;
+    let one = (conv || looked_up) && granularity != Granularity::PerTensor;
+    let qtype = if one && looked_up { QType::Int8 } else { qtype };
     let symmetric = config.symmetric_weights(qtype, granularity) || qtype.signed() || one;
     let reduced = qtype == QType::Int8 && config.profile().reduced;
     let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
@@ -71,6 +84,11 @@ fn product(
     Some(Form { spec, consumers: Consumers::All, format: Format::Dynamic, at_run_time })
 }
 
+/// Whether a node takes rows of its first input.
+fn takes_rows(node: &NodeProto) -> bool {
+    node.is_onnx() && node.op_type == "Gather" && node.int("axis", 0) == 0
+}
+
 /// A table of which only rows are read: these are dequantized after the `Gather`.
 fn table(
     graph: &Graph<'_>,
@@ -78,13 +96,8 @@ fn table(
     config: &Config,
     qtype: QType,
 ) -> Option<Form> {
-    let looks_up = |consumer: &Consumer| {
-        let node = graph.nodes[consumer.node];
-        node.is_onnx()
-            && node.op_type == "Gather"
-            && consumer.input == 0
-            && node.int("axis", 0) == 0
-    };
+    let looks_up =
+        |consumer: &Consumer| consumer.input == 0 && takes_rows(graph.nodes[consumer.node]);
     let consumers = &graph.values[constant.anchor].consumers;
     let only = constant.uses.iter().all(|usage| matches!(usage, Use::Weight { .. }));
     let fits = only
