@@ -49,6 +49,11 @@ PARTS: dict[str, tuple[Nodes, dict[str, Array]]] = {
         ],
         square("w") | square("v"),
     ),
+    "one after the other": (
+        # The input of the second product has one sign, for which weights are rounded otherwise.
+        [node("MatMul", "x w", "m"), node("Relu", "m", "r"), node("MatMul", "r v", "out")],
+        square("w") | square("v"),
+    ),
     "gemm": (
         [node("Gemm", "x w c", "out", alpha=0.5, beta=-2.0, transB=1)],
         square("w") | square("c", (D,)),

@@ -2,10 +2,10 @@
 
 use quantize_rs_math::{Granularity, Layout, QSpec, SumGroups};
 
-use crate::graph::non_negative::one_sided;
+use crate::graph::Graph;
+use crate::graph::non_negative::{Named, Values};
 use crate::graph::uses;
-use crate::graph::uses::{Along, Constant, Use};
-use crate::graph::{Graph, ValueId};
+use crate::graph::uses::{Along, Constant, Multiplier, Subgraphs, Use};
 use crate::options::Rounding;
 
 impl Rounding {
@@ -37,26 +37,23 @@ fn sums(
     shape: &[usize],
     spec: &QSpec,
 ) -> Option<SumGroups> {
-    let mut all = constant.uses.iter().filter_map(|usage| match *usage {
-        Use::Weight { node, channels, batched, .. } => Some(Some((node, channels, batched))),
-        // How a subgraph uses it is not known.
-        Use::Inside { .. } => Some(None),
-        _ => None,
-    });
-    let (index, channels, batched) = all.next()??;
-    let node = graph.nodes[index];
+    let mut all = constant.uses.iter().filter_map(|usage| usage.multiplier(graph)).peekable();
+    let first = *all.peek()?;
+    let Multiplier { node, channels, batched, .. } = first;
+    let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
+    let bodies = if inside { Subgraphs::of(graph) } else { Subgraphs::default() };
+    let values = Values { graph, bodies: &bodies };
+    let name = graph.values[constant.anchor].name;
     // A `Gather` sums nothing, and all nodes that share the constant must sum over the same groups.
-    let agrees = |usage: Option<(usize, Option<Along>, bool)>| {
-        usage.is_some_and(|(other, along, _)| {
-            graph.nodes[other].op_type == node.op_type
-                && along == channels
-                && factor_of(graph, constant, other).is_some_and(|value| one_sided(graph, value))
-        })
+    let agrees = |other: Multiplier<'_>| {
+        other.node.op_type == node.op_type
+            && other.channels == channels
+            && factor_of(name, &other).is_some_and(|value| values.one_sided(value))
     };
-    if node.op_type == "Gather" || !agrees(Some((index, channels, batched))) || !all.all(agrees) {
+    if node.op_type == "Gather" || !all.all(agrees) {
         return None;
     }
-    let own = is_input(graph, constant, index, 1);
+    let own = is_input(name, &first, 1);
     let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
     let whole = |groups: Layout| SumGroups { groups, part: None };
     if let Granularity::Blocked { .. } = spec.granularity {
@@ -100,14 +97,15 @@ fn sums(
 }
 
 /// The value that a node multiplies by a constant; `None` for the state of a recurrent node.
-fn factor_of(graph: &Graph<'_>, constant: &Constant<'_>, node: usize) -> Option<ValueId> {
-    let recurrent = matches!(&*graph.nodes[node].op_type, "LSTM" | "GRU" | "RNN");
-    if recurrent && !is_input(graph, constant, node, 1) {
+fn factor_of<'m>(constant: &str, reader: &Multiplier<'m>) -> Option<Named<'m>> {
+    let recurrent = matches!(&*reader.node.op_type, "LSTM" | "GRU" | "RNN");
+    if recurrent && !is_input(constant, reader, 1) {
         return None;
     }
-    graph.input(node, usize::from(is_input(graph, constant, node, 0)))
+    let name = reader.node.input.get(usize::from(is_input(constant, reader, 0)))?;
+    Some(Named { body: reader.body, name })
 }
 
-fn is_input(graph: &Graph<'_>, constant: &Constant<'_>, node: usize, input: usize) -> bool {
-    graph.input(node, input) == Some(constant.anchor)
+fn is_input(constant: &str, reader: &Multiplier<'_>, input: usize) -> bool {
+    reader.node.input.get(input).is_some_and(|name| name == constant)
 }

@@ -3,8 +3,11 @@
 
 use std::collections::HashSet;
 
+use quantize_rs_onnx::{NodeProto, TensorProto};
+
 use crate::graph::elements::to_f32;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::uses::Subgraphs;
+use crate::graph::{Graph, Producer};
 
 /// Operators whose results are (almost) non-negative for any input.
 const FUNCTIONS: &[&str] = &[
@@ -52,109 +55,161 @@ const PASSING: &[&str] = &[
 /// Operators whose results are non-negative if all their inputs are.
 const JOINING: &[&str] = &["Add", "Concat", "Max", "Sum"];
 
-/// Whether a value is (almost) non-negative because of the operators that produce it.
-pub(crate) fn one_sided(graph: &Graph<'_>, value: ValueId) -> bool {
-    let mut waiting = vec![value];
-    let mut seen = HashSet::new();
-    // An explicit stack instead of recursion: a chain of a million nodes must not overflow the call
-    // stack.
-    while let Some(value) = waiting.pop() {
-        if !seen.insert(value) {
-            continue;
-        }
-        let Producer::Node { node, .. } = graph.values[value].producer else { return false };
-        let op_type = &*graph.nodes[node].op_type;
-        let inputs = || (0..graph.nodes[node].input.len()).filter_map(|at| graph.input(node, at));
-        if !graph.nodes[node].is_onnx() {
-            return false;
-        }
-        if FUNCTIONS.contains(&op_type) || is_cut(graph, node) {
-            continue;
-        }
-        if PASSING.contains(&op_type) {
-            waiting.extend(inputs().next());
-        } else if JOINING.contains(&op_type) {
-            waiting.extend(inputs());
-        } else if op_type == "Mul" {
-            // Multiplication by positive numbers preserves the sign.
-            let others = || inputs().filter(|input| !is_positive(graph, *input));
-            waiting.extend(others().filter(|_| !gates(graph, node)));
-        } else {
-            return false;
-        }
-    }
-    true
+/// A value of the main graph, or one that a subgraph can read.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Named<'m> {
+    /// The position of the subgraph that reads it in [`Subgraphs::all`].
+    pub(crate) body: Option<usize>,
+    pub(crate) name: &'m str,
 }
 
-/// Whether a node clips negative values, or at least damps them.
-fn is_cut(graph: &Graph<'_>, node: usize) -> bool {
-    let function = graph.nodes[node];
-    let all = |input: usize, holds: fn(f32) -> bool| {
-        let value = graph.input(node, input);
-        value.map(|value| floats(graph, value).is_some_and(|all| all.into_iter().all(holds)))
-    };
-    let slope = |slope: f32| (0.0..=0.5).contains(&slope);
-    match &*function.op_type {
-        "Clip" => all(1, |least| least >= 0.0).unwrap_or(function.float("min", f32::MIN) >= 0.0),
-        "LeakyRelu" => slope(function.float("alpha", 0.01)),
-        "PRelu" => all(1, slope).unwrap_or(false),
-        "ThresholdedRelu" => function.float("alpha", 1.0) >= 0.0,
-        _ => false,
+/// A node, and the position of the subgraph that it is in.
+#[derive(Clone, Copy)]
+struct Place<'m> {
+    node: &'m NodeProto,
+    body: Option<usize>,
+}
+
+impl<'m> Place<'m> {
+    fn op_type(&self) -> &'m str {
+        &self.node.op_type
+    }
+
+    fn input(&self, input: usize) -> Option<Named<'m>> {
+        let name = self.node.input.get(input).filter(|name| !name.is_empty())?;
+        Some(Named { body: self.body, name })
+    }
+
+    fn inputs(self) -> impl Iterator<Item = Named<'m>> {
+        (0..self.node.input.len()).filter_map(move |input| self.input(input))
     }
 }
 
-/// Whether a product gates a value by a function of itself: `x · sigmoid(x)`, `x · (erf(x) + 1)`
-/// and similar.
-fn gates(graph: &Graph<'_>, node: usize) -> bool {
-    let (Some(a), Some(b)) = (graph.input(node, 0), graph.input(node, 1)) else { return false };
-    let is_gate_of = |gate: ValueId, value: ValueId| {
-        let Some((made, op_type)) = producer(graph, gate) else { return false };
-        let inner = match op_type {
-            "Sigmoid" | "HardSigmoid" => graph.input(made, 0),
-            "Add" => (0..2).find_map(|input| {
-                let bent = graph.input(made, input)?;
-                let one = graph.input(made, 1 - input).filter(|one| is_positive(graph, *one));
-                let (inner, op_type) = producer(graph, bent)?;
-                one.filter(|_| matches!(op_type, "Erf" | "Tanh"))?;
-                graph.input(inner, 0)
-            }),
-            _ => None,
+/// The values of a model.
+pub(crate) struct Values<'g, 'm> {
+    pub(crate) graph: &'g Graph<'m>,
+    pub(crate) bodies: &'g Subgraphs<'m>,
+}
+
+impl<'m> Values<'_, 'm> {
+    /// Whether a value is (almost) non-negative because of the operators that produce it.
+    pub(crate) fn one_sided(&self, value: Named<'m>) -> bool {
+        let mut waiting = vec![value];
+        let mut seen = HashSet::new();
+        // An explicit stack instead of recursion: a chain of a million nodes must not overflow the
+        // call stack.
+        while let Some(value) = waiting.pop() {
+            if !seen.insert(value) {
+                continue;
+            }
+            let Some(made) = self.producer(value).filter(|made| made.node.is_onnx()) else {
+                return false;
+            };
+            let op_type = made.op_type();
+            if FUNCTIONS.contains(&op_type) || self.is_cut(made) {
+                continue;
+            }
+            if PASSING.contains(&op_type) {
+                waiting.extend(made.inputs().next());
+            } else if JOINING.contains(&op_type) {
+                waiting.extend(made.inputs());
+            } else if op_type == "Mul" {
+                // Multiplication by positive numbers preserves the sign.
+                if !self.gates(made) {
+                    waiting.extend(made.inputs().filter(|input| !self.is_positive(*input)));
+                }
+            } else {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a node clips negative values, or at least damps them.
+    fn is_cut(&self, made: Place<'m>) -> bool {
+        let function = made.node;
+        let all = |input: usize, holds: fn(f32) -> bool| {
+            let value = made.input(input);
+            value.map(|value| self.floats(value).is_some_and(|all| all.into_iter().all(holds)))
         };
-        inner.is_some_and(|inner| root(graph, inner) == root(graph, value))
-    };
-    is_gate_of(a, b) || is_gate_of(b, a)
-}
-
-fn producer<'g>(graph: &'g Graph<'_>, value: ValueId) -> Option<(usize, &'g str)> {
-    match graph.values[value].producer {
-        Producer::Node { node, .. } => Some((node, &*graph.nodes[node].op_type)),
-        _ => None,
+        let slope = |slope: f32| (0.0..=0.5).contains(&slope);
+        match made.op_type() {
+            "Clip" => {
+                all(1, |least| least >= 0.0).unwrap_or(function.float("min", f32::MIN) >= 0.0)
+            }
+            "LeakyRelu" => slope(function.float("alpha", 0.01)),
+            "PRelu" => all(1, slope).unwrap_or(false),
+            "ThresholdedRelu" => function.float("alpha", 1.0) >= 0.0,
+            _ => false,
+        }
     }
-}
 
-/// The value that another is derived from by arithmetic with constants. For both `x / √2` and
-/// `√(2/π) · (x + 0.04 x³)`, this is `x`.
-fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
-    const MAX_STEPS: usize = 8;
-    for _ in 0..MAX_STEPS {
-        let Some((node, "Mul" | "Div" | "Add")) = producer(graph, value) else { return value };
-        let inputs = [graph.input(node, 0), graph.input(node, 1)];
-        let mut own = inputs.into_iter().flatten().filter(|id| graph.constant(*id).is_none());
-        let Some(next) = own.next() else { return value };
-        value = next;
+    /// Whether a product gates a value by a function of itself: `x · sigmoid(x)`, `x · (erf(x) +
+    /// 1)` and similar.
+    fn gates(&self, product: Place<'m>) -> bool {
+        let (Some(a), Some(b)) = (product.input(0), product.input(1)) else { return false };
+        let is_gate_of = |gate: Named<'m>, value: Named<'m>| {
+            let Some(made) = self.producer(gate) else { return false };
+            let inner = match made.op_type() {
+                "Sigmoid" | "HardSigmoid" => made.input(0),
+                "Add" => (0..2).find_map(|input| {
+                    let one = made.input(1 - input).filter(|one| self.is_positive(*one));
+                    let bent = self.producer(made.input(input)?)?;
+                    one.filter(|_| matches!(bent.op_type(), "Erf" | "Tanh"))?;
+                    bent.input(0)
+                }),
+                _ => None,
+            };
+            inner.is_some_and(|inner| self.root(inner) == self.root(value))
+        };
+        is_gate_of(a, b) || is_gate_of(b, a)
     }
-    value
-}
 
-fn is_positive(graph: &Graph<'_>, value: ValueId) -> bool {
-    floats(graph, value).is_some_and(|all| all.iter().all(|x| *x > 0.0))
-}
+    /// The node that produces a value.
+    fn producer(&self, value: Named<'m>) -> Option<Place<'m>> {
+        let inside = value.body.and_then(|body| self.bodies.producer(body, value.name));
+        if let Some(body) = inside {
+            let node = self.bodies.producer_node(body, value.name)?;
+            return Some(Place { node, body: Some(body) });
+        }
+        match self.graph.values[self.graph.value(value.name)?].producer {
+            Producer::Node { node, .. } => Some(Place { node: self.graph.nodes[node], body: None }),
+            _ => None,
+        }
+    }
 
-/// The elements of a small constant.
-fn floats(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
-    const MAX_ELEMENTS: i64 = 1 << 16;
-    let constant = graph.constant(value)?;
-    let few =
-        constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= MAX_ELEMENTS;
-    to_f32(&graph.model.tensor(constant).ok().filter(|_| few)?)
+    fn constant(&self, value: Named<'m>) -> Option<&'m TensorProto> {
+        match value.body {
+            Some(body) => self.bodies.constant(self.graph, body, value.name),
+            None => self.graph.constant(self.graph.value(value.name)?),
+        }
+    }
+
+    /// The value that another is derived from by arithmetic with constants. For both `x / √2` and
+    /// `√(2/π) · (x + 0.04 x³)`, this is `x`.
+    fn root(&self, mut value: Named<'m>) -> &'m str {
+        const MAX_STEPS: usize = 8;
+        for _ in 0..MAX_STEPS {
+            let Some(made) = self.producer(value) else { break };
+            let arithmetic = matches!(made.op_type(), "Mul" | "Div" | "Add");
+            let inputs = [made.input(0), made.input(1)];
+            let mut own = inputs.into_iter().flatten().filter(|id| self.constant(*id).is_none());
+            let Some(next) = own.next().filter(|_| arithmetic) else { break };
+            value = next;
+        }
+        value.name
+    }
+
+    fn is_positive(&self, value: Named<'m>) -> bool {
+        self.floats(value).is_some_and(|all| all.iter().all(|x| *x > 0.0))
+    }
+
+    /// The elements of a small constant.
+    fn floats(&self, value: Named<'m>) -> Option<Vec<f32>> {
+        const MAX_ELEMENTS: i64 = 1 << 16;
+        let constant = self.constant(value)?;
+        let few =
+            constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= MAX_ELEMENTS;
+        to_f32(&self.graph.model.tensor(constant).ok().filter(|_| few)?)
+    }
 }
