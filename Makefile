@@ -3,10 +3,10 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-# Where `make bench` finds models beside those it builds itself.
+# Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench wild fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -64,6 +64,10 @@ $(VENV)/created: pyproject.toml
 
 bench: $(VENV)/demo-ready
 	$(BIN)/python bench/run.py $(if $(MODELS),--models $(MODELS)) $(ARGS)
+
+# Every model of a folder in every way; see bench/README.md.
+wild: $(VENV)/demo-ready
+	$(BIN)/python bench/wild.py $(MODELS) $(ARGS)
 
 # Writes the fixtures anew, byte for byte what is checked in.
 fixtures: $(VENV)/created

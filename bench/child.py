@@ -1,13 +1,14 @@
 """The measured process: prepare one job, run its one call, write what it cost as JSON.
 
 Started by `measure.py` as `python child.py request.json`. Imports and calibration data come before
-the call and are not part of it. Only the standard library and `jobs.py` are needed here, so that
-the interpreter of any peer can run it.
+the call and are not part of it. Only the standard library and the module of the job, `jobs.py` by
+default, are needed here, so that the interpreter of any peer can run it.
 """
 
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import resource
 import sys
@@ -22,7 +23,8 @@ def main(request_path: str) -> None:
     request = json.loads(Path(request_path).read_text())
     result: dict[str, object] = {}
     try:
-        prepared = jobs.JOBS[request["job"]](request)
+        module = importlib.import_module(request.get("module", "jobs"))
+        prepared = module.JOBS[request["job"]](request)
         result["notes"] = prepared.notes
         measured(prepared.call, result)
     except Exception as error:
