@@ -11,7 +11,7 @@ use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source, ValuePlan};
-use super::{float32, quantizable_constants};
+use super::{before_logarithms, float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::uses::Constant;
@@ -152,9 +152,14 @@ fn rules(
     graph: &Graph<'_>,
     selection: &Selection,
 ) -> Vec<Option<(&'static OpRule, IntegerSupport)>> {
+    let float = before_logarithms::of(graph);
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
-        let integer = (rule.integer)(graph, node);
+        let integer = if float.contains(&node) {
+            IntegerSupport::No(before_logarithms::WHY)
+        } else {
+            (rule.integer)(graph, node)
+        };
         let is_selected = if integer.computes() {
             selection.asks_for(graph, node)
         } else {

@@ -8,6 +8,7 @@
 
 mod accumulator_overflow;
 mod activations;
+mod before_logarithms;
 mod biases;
 mod blocks;
 mod consumers;
