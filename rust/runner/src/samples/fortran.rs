@@ -112,4 +112,16 @@ mod tests {
         }
         assert_eq!(file.read(&mut row).expect("the end"), 0);
     }
+
+    #[test]
+    fn fortran_order_is_converted_to_c_order() {
+        let columns = [0, 10, 1, 11, 2, 12]; // [[0, 1, 2], [10, 11, 12]]
+        assert_eq!(c_order(&columns, &[2, 3], 1), [0, 1, 2, 10, 11, 12]);
+        let cube: Vec<u8> = (0..24).collect();
+        let ordered = c_order(&cube, &[2, 3, 4], 1);
+        for (i, j, k) in [(0, 0, 0), (1, 0, 0), (0, 2, 1), (1, 2, 3)] {
+            assert_eq!(ordered[(i * 3 + j) * 4 + k], cube[i + 2 * (j + 3 * k)]);
+        }
+        assert!(c_order(&[], &[2, 0], 4).is_empty());
+    }
 }

@@ -26,7 +26,10 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     };
     let transposes = transposed(graph) <= MAX_TRANSPOSED_BYTES;
     for index in topological(&graph.model.graph().node)? {
-        let small = graph.nodes[index].op_type == "Transpose" && !transposes;
+        // A transposed weight that something else reads would be stored twice.
+        let alone = |value| only_reader(graph, value) == Some(index);
+        let replaces = transposes && graph.input(index, 0).is_some_and(alone);
+        let small = graph.nodes[index].op_type == "Transpose" && !replaces;
         expressions.add(index, small);
     }
     Ok(expressions.changes())
