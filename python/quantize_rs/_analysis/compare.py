@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from .. import _core
 from .._flow.model import Model
+from .._flow.origin import stamped
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource, core_model
-from .._inputs.origin import stamped
 from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source

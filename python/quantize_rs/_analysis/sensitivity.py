@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._flow.model import Model
 from .._flow.model import open as open_model
+from .._flow.origin import stamped
 from .._flow.plan import Plan
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource
-from .._inputs.origin import stamped
 from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
-from .._inputs.origin import stamped
 from .._inputs.run import Run
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
@@ -22,6 +21,7 @@ from ..errors import OptionError
 from .accuracy_control import AccuracyCheck, accuracy_check, checked
 from .model import open as open_model
 from .options import QuantizeOptions
+from .origin import stamped
 from .plan import delivered
 
 if TYPE_CHECKING:

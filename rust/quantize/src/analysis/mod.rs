@@ -2,6 +2,7 @@
 
 pub(crate) mod accuracy_control;
 mod accuracy_criteria;
+mod assessments;
 mod compare;
 mod extract;
 mod kernels;

@@ -3,7 +3,7 @@
 pub(crate) mod accuracy;
 mod accuracy_control;
 mod accuracy_criteria;
-mod assessment;
+pub(crate) mod assessment;
 mod latency;
 mod origin;
 mod others;

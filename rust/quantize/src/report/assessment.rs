@@ -1,7 +1,5 @@
 //! The evaluation of a result in one sentence, and what to do next.
 
-mod analyses;
-
 use serde::{Deserialize, Serialize};
 
 use super::{OutputRow, Report, Speed, worst_sqnr};
@@ -9,16 +7,16 @@ use crate::util::text::{shell_word, size};
 use crate::{Candidate, Origin};
 
 /// From this SQNR on an output is close to that of the float model, in decibels.
-const CLOSE_DB: f64 = 30.0;
+pub(crate) const CLOSE_DB: f64 = 30.0;
 
 /// Below this SQNR an output is far from that of the float model, in decibels.
-const FAR_DB: f64 = 10.0;
+pub(crate) const FAR_DB: f64 = 10.0;
 
 /// If fewer rows keep their highest score, the result is not good whatever its SQNR.
 const SAME_CLASS: f64 = 0.95;
 
 /// If more accuracy is lost, the result is not good whatever its SQNR.
-const MUCH_ACCURACY: f64 = 0.01;
+pub(crate) const MUCH_ACCURACY: f64 = 0.01;
 
 /// How good a result is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,12 +76,12 @@ pub struct Assessment {
 }
 
 /// What was measured on the outputs.
-struct Measured<'a> {
-    outputs: &'a [OutputRow],
+pub(crate) struct Measured<'a> {
+    pub(crate) outputs: &'a [OutputRow],
     /// What it was measured on: `16 calibration samples (onnxruntime)`.
-    on: String,
+    pub(crate) on: String,
     /// Whether the inputs are data, so that the classes of the outputs mean something.
-    real: bool,
+    pub(crate) real: bool,
 }
 
 impl Report {
@@ -144,12 +142,12 @@ impl Report {
 }
 
 /// `1 sample`, `16 samples`
-fn samples(count: usize) -> String {
+pub(crate) fn samples(count: usize) -> String {
     format!("{count} sample{}", if count == 1 { "" } else { "s" })
 }
 
 /// Decibels in a sentence.
-fn decibels(db: f64) -> String {
+pub(crate) fn decibels(db: f64) -> String {
     match db {
         f64::INFINITY => "no error".to_owned(),
         db => format!("{db:.1} dB"),
@@ -157,7 +155,12 @@ fn decibels(db: f64) -> String {
 }
 
 /// A call or a command that reads both models and samples.
-fn call(origin: &Origin, function: &str, float: Option<&str>, result: Option<&str>) -> String {
+pub(crate) fn call(
+    origin: &Origin,
+    function: &str,
+    float: Option<&str>,
+    result: Option<&str>,
+) -> String {
     if origin.command_line {
         let words = [Some(float.unwrap_or("MODEL")), result].into_iter().flatten();
         let words: Vec<String> = words.map(shell_word).collect();
@@ -173,13 +176,13 @@ fn call(origin: &Origin, function: &str, float: Option<&str>, result: Option<&st
 }
 
 /// A call or a command that checks a file, which needs no samples.
-fn validate(origin: &Origin, float: Option<&str>, result: Option<&str>) -> String {
+pub(crate) fn validate(origin: &Origin, float: Option<&str>, result: Option<&str>) -> String {
     let call = call(origin, "validate", float, result);
     call.replace(" --data SAMPLES", "").replace(", data)", ")")
 }
 
 /// How good a result is, and the sentence that says so.
-fn sentence(
+pub(crate) fn sentence(
     (before, after): (u64, u64),
     measured: Option<&Measured<'_>>,
     accuracy: Option<String>,

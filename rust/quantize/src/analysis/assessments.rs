@@ -1,6 +1,6 @@
 //! The evaluation of a comparison, of sensitivities and of layer errors.
 
-use super::{
+use crate::report::assessment::{
     Assessment, CLOSE_DB, FAR_DB, Grade, MUCH_ACCURACY, Measured, call, decibels, samples,
     sentence, validate,
 };

@@ -7,12 +7,12 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from .._inputs.images import ImageFolder
+from .._inputs.samples import CalibrationData
 from .._results.comparison import Comparison
 from .._results.layer_errors import LayerErrors
 from .._results.report import Report
 from .._results.sensitivity import Sensitivity
-from .images import ImageFolder
-from .samples import CalibrationData
 
 __all__ = ["stamped"]
 
