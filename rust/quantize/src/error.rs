@@ -83,7 +83,7 @@ pub enum CalibrationErrorKind {
     /// A value that the model computes has elements that are NaN or infinite.
     #[error(
         "{count} of {elements} elements are NaN or infinite and cannot be quantized: check the \
-         sample, or exclude the node"
+         sample, or name the value in exclude"
     )]
     NonFiniteActivation {
         /// The number of elements that are NaN or infinite.

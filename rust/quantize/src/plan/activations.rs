@@ -278,6 +278,16 @@ impl ActivationContext<'_, '_> {
         if !anew || self.already.contains(&value) {
             return Outcome::default();
         }
+        let name = self.graph.values[value].name;
+        if self.graph.constant(value).is_none() && self.selection.excludes_value(name) {
+            return Outcome::keep(value, KeepReason::Excluded { pattern: name.to_owned() });
+        }
+        let looks_for_nan = |reader: &&Consumer| matches!(&**reads(reader), "IsInf" | "IsNaN");
+        if let Some(reader) = self.graph.values[value].consumers.iter().find(looks_for_nan) {
+            let why = "it looks for NaN or infinity, which integers do not have";
+            let node = self.label(reader.node);
+            return Outcome::keep(value, KeepReason::FloatNode { node, why });
+        }
         let (spec, consumers) = (self.types.specs[value], Consumers::All);
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
         let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };

@@ -309,6 +309,12 @@ impl Selection {
         self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
     }
 
+    /// Whether a value stays float because an option names it.
+    pub(super) fn excludes_value(&self, name: &str) -> bool {
+        let subject = Subject { outputs: vec![name], ..self.subject(&[], std::iter::empty()) };
+        self.first(&subject, |entry| entry.exclude).is_some_and(|(_, _, exclude)| exclude)
+    }
+
     /// Whether a node is left unchanged: it is excluded, or it is not among the included nodes.
     pub(super) fn leaves_node(&self, graph: &Graph<'_>, node: usize) -> bool {
         if self.excludes_node(graph, node) {

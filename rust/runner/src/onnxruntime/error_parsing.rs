@@ -3,6 +3,7 @@
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
 
 use super::failed;
+use crate::tract::OF_THE_CALLER;
 
 /// The maximum length of a message of ONNX Runtime in an error.
 const MAX_MESSAGE_LENGTH: usize = 600;
@@ -18,10 +19,13 @@ const TOO_NEW: &[&str] = &[
 /// The error of loading a model.
 pub(super) fn of_loading(error: &ort::Error) -> CalibrationError {
     if TOO_NEW.iter().any(|unknown| error.message().contains(unknown)) {
+        // `custom:MyOp(-1)`: no version has operators of such a domain.
+        let custom = error.message().contains("(-1) is not a registered");
+        let newer = "a newer version may: `pip install --upgrade onnxruntime`";
         return CalibrationError::new(CalibrationErrorKind::Unsupported {
             engine: "onnxruntime",
             problem: shortened(error.message()),
-            remedy: "a newer version may: `pip install --upgrade onnxruntime`",
+            remedy: if custom { OF_THE_CALLER } else { newer },
         });
     }
     without_node(error)

@@ -145,9 +145,16 @@ const DEFECTS: &[KnownDefect] = &[
 const OF_THE_EXPORT: &str = "ONNX Runtime may: `pip install onnxruntime` and use the engine auto \
     or onnxruntime, or export the model without them, for opset 13 or later";
 
+/// The remedy if one of the problems is an operator that neither engine can know.
+pub(crate) const OF_THE_CALLER: &str = "give an engine object that runs the operator \
+    (engine=...), or quantize the weights alone, which runs nothing";
+
 /// The remedy if one of the problems may be due to quantization.
 const NOT_OF_THE_EXPORT: &str =
     "ONNX Runtime may: `pip install onnxruntime` and use the engine auto or onnxruntime";
+
+/// Domains whose operators ONNX Runtime has.
+const OF_ONNX_RUNTIME: &[&str] = &["ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"];
 
 /// Operators that quantization writes.
 const QUANTIZED_OPS: &[&str] = &[
@@ -168,8 +175,13 @@ const QUANTIZED_OPS: &[&str] = &[
 /// # Errors
 /// Of kind `Unsupported`, with all of the nodes and what to do.
 pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), CalibrationError> {
-    let mut found =
-        Problems { framework, opset: opset(model), nodes: BTreeMap::new(), quantized: false };
+    let mut found = Problems {
+        framework,
+        opset: opset(model),
+        nodes: BTreeMap::new(),
+        quantized: false,
+        custom: false,
+    };
     if found.opset < MIN_OPSET {
         found.add(format!("opset older than {MIN_OPSET}"), &found.opset.to_string());
     }
@@ -183,7 +195,11 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
         format!("{problem} ({})", listed(places.iter().map(String::as_str), 5))
     });
     let problems: Vec<String> = problems.collect();
-    let remedy = if found.quantized { NOT_OF_THE_EXPORT } else { OF_THE_EXPORT };
+    let remedy = match (found.custom, found.quantized) {
+        (true, _) => OF_THE_CALLER,
+        (false, true) => NOT_OF_THE_EXPORT,
+        (false, false) => OF_THE_EXPORT,
+    };
     Err(CalibrationError::new(CalibrationErrorKind::Unsupported {
         engine: "tract",
         problem: problems.join("; "),
@@ -204,6 +220,8 @@ struct Problems<'a> {
     nodes: BTreeMap<String, Vec<String>>,
     /// Whether one of them may be due to quantization, and not to the export of the model.
     quantized: bool,
+    /// Whether one of them is an operator of a domain that no engine has operators of.
+    custom: bool,
 }
 
 impl Problems<'_> {
@@ -234,6 +252,7 @@ impl Problems<'_> {
         let before = self.nodes.len();
         let contributed = node.domain == "com.microsoft" && CONTRIB_OPS.contains(&op_type);
         if !is_default(&node.domain) && !contributed {
+            self.custom |= !OF_ONNX_RUNTIME.contains(&node.domain.as_str());
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
         } else if !self.framework.op_register.0.contains_key(op_type) {
             self.add(format!("operator {op_type}"), name);
