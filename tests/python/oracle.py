@@ -44,9 +44,9 @@ def feeds(name: str, count: int = 2) -> Feeds:
     return made
 
 
-def prepared(model: str | Path | bytes) -> bytes:
-    """The float model that a plan is made for."""
-    made = quantize_rs.optimize(model, skip=["merge_duplicates", "dead"]).model
+def prepared(model: str | Path | bytes, *skip: str) -> bytes:
+    """The float model that a plan is made for, without the passes to skip."""
+    made = quantize_rs.optimize(model, skip=["merge_duplicates", "dead", *skip]).model
     assert made is not None
     return made
 

@@ -47,7 +47,7 @@ def test_the_plan_says_which_input_would_be_lost() -> None:
     report = quantize_rs.quantize_with_calibration(model, None, samples(1), target="qnn")
     (row,) = (value for value in report.values if value.name == "y")
     assert not row.quantized
-    assert row.why == "one scale for all of its inputs would lose `s`"
+    assert row.why == "not quantized: one scale for all of its inputs would lose `s`"
     (warning,) = (found for found in report.warnings if "`y` stays float" in found)
     assert "activation_types" in warning
 

@@ -260,7 +260,7 @@ def test_an_option_given_twice_is_refused(given: dict[str, Any], both: tuple[str
 
 
 def test_an_option_of_the_other_function_is_refused() -> None:
-    for given in ({"method": "mse"}, {"options": QuantizeOptions(smooth=False)}):
+    for given in ({"method": "mse"}, {"options": QuantizeOptions(bias_correction=False)}):
         with pytest.raises(OptionError, match="has no effect in `quantize`"):
             quantize(DIGITS, None, **given)
     with pytest.raises(OptionError, match=r"it is an option of `quantize`$") as caught:

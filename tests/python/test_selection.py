@@ -145,7 +145,7 @@ def test_a_weight_stays_float_if_all_its_nodes_are_excluded(way: str) -> None:
         written, report = quantized(SHARED, samples, **rest, excluded_layers=excluded)
         (row,) = [row for row in report.values if row.name == "W"]
         assert not row.quantized
-        assert row.why == f"excluded by `{excluded[0]}`"
+        assert row.why == f"not quantized: excluded by `{excluded[0]}`"
         assert nodes_of(written)["first"].input[1] == "W"
 
 

@@ -37,7 +37,7 @@ def garbage_text() -> bytes:
     return b"This is not a model, but a letter about one.\n" * 20
 
 
-@attack("ModelFormatError", MALFORMED)
+@attack("ModelFormatError", "not an ONNX model, but a PNG image")
 def png_header() -> bytes:
     """The header of a PNG file."""
     return b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\x08\0\0\0\x08\x08\0\0\0\0"
