@@ -332,7 +332,7 @@ def test_tables_of_an_embedding_are_looked_up(case: str, opset: int) -> None:
 
 
 def test_an_embedding_without_segments_is_not_split() -> None:
-    node = own("EmbedLayerNormalization", "ids - words places - gamma beta")
+    node = own("EmbedLayerNormalization", "ids - words places - gamma beta", "y unread")
     constants = {name: value for name, value in EMBEDDING.items() if name != "kinds"}
     feeds = {"ids": IDS["ids"]}
     model = model_of([node], constants, feeds)
