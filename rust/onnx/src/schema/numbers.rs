@@ -8,8 +8,12 @@ use crate::wire::{Reader, Span, Wire};
 
 /// The numbers of a repeated field. They are decoded when they are first read: a tree ensemble has
 /// millions of them that are only copied.
+// Boxed, so that an attribute without numbers stays small.
 #[derive(Clone, Debug, Default)]
-pub struct Numbers<T> {
+pub struct Numbers<T>(Option<Box<List<T>>>);
+
+#[derive(Clone, Debug, Default)]
+struct List<T> {
     /// Tags and values as encoded in the file, in order; empty for numbers from elsewhere.
     encoded: Vec<Bytes>,
     values: OnceLock<Vec<T>>,
@@ -67,39 +71,42 @@ impl<T: Number> Numbers<T> {
     /// Appends a run of fields that is already checked, except for the first.
     pub(super) fn push(&mut self, run: &Field) -> Result<(), Error> {
         T::check(run)?;
-        self.encoded.push(run.encoded.clone());
-        self.values = OnceLock::new();
+        let list = self
+            .0
+            .get_or_insert_with(|| Box::new(List { encoded: Vec::new(), values: OnceLock::new() }));
+        list.encoded.push(run.encoded.clone());
+        list.values = OnceLock::new();
         Ok(())
     }
 
     pub(super) fn encode(&self, out: &mut Rope, number: u32) {
-        self.encoded.iter().for_each(|run| out.push(run));
-        if self.encoded.is_empty() {
-            self.iter().for_each(|value| value.put(out, number));
+        match self.encoded() {
+            Some(runs) => runs.iter().for_each(|run| out.push(run)),
+            None => self.iter().for_each(|value| value.put(out, number)),
         }
     }
 
     /// The encoded numbers; `None` if they do not come from a file.
     pub fn encoded(&self) -> Option<&[Bytes]> {
-        (!self.encoded.is_empty()).then_some(&self.encoded)
+        self.0.as_ref().map(|list| &list.encoded[..]).filter(|runs| !runs.is_empty())
     }
 
     /// Whether there are any, without decoding them.
     pub(super) fn holds_any(&self) -> bool {
-        !self.encoded.is_empty() || !self.is_empty()
+        self.encoded().is_some() || !self.is_empty()
     }
+}
 
-    fn decoded(&self) -> Vec<T> {
-        let mut values = Vec::new();
-        for run in &self.encoded {
-            let mut reader = Reader::new(Span::whole(run.clone()), "AttributeProto");
-            // The fields were checked when they were read.
-            while let Ok(Some(field)) = reader.next_field() {
-                let _ = T::append(&field, &mut values);
-            }
+fn decoded<T: Number>(encoded: &[Bytes]) -> Vec<T> {
+    let mut values = Vec::new();
+    for run in encoded {
+        let mut reader = Reader::new(Span::whole(run.clone()), "AttributeProto");
+        // The fields were checked when they were read.
+        while let Ok(Some(field)) = reader.next_field() {
+            let _ = T::append(&field, &mut values);
         }
-        values
     }
+    values
 }
 
 #[allow(private_bounds)] // the trait is for this crate alone
@@ -107,12 +114,15 @@ impl<T: Number> Deref for Numbers<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        self.values.get_or_init(|| self.decoded())
+        match &self.0 {
+            Some(list) => list.values.get_or_init(|| decoded(&list.encoded)),
+            None => &[],
+        }
     }
 }
 
 impl<T> From<Vec<T>> for Numbers<T> {
     fn from(values: Vec<T>) -> Numbers<T> {
-        Numbers { encoded: Vec::new(), values: values.into() }
+        Numbers(Some(Box::new(List { encoded: Vec::new(), values: values.into() })))
     }
 }
