@@ -62,7 +62,8 @@ fn written(
             keys.push((id.to_owned(), quoted(&beside(output, folder.as_deref()))));
             continue;
         }
-        if !(typed || id == "model") || config::TYPED_ONLY.contains(&id) && id != "model" {
+        let applies = id == "model" || typed && !config::TYPED_ONLY.contains(&id);
+        if !applies {
             continue;
         }
         let Some(raw) = matches.get_raw(id) else { continue };
