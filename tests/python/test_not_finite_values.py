@@ -1,0 +1,125 @@
+"""Values that are NaN by design, and samples and operators that no engine can run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs import CalibrationError
+
+SIZE = 16
+
+
+def masked_attention() -> tuple[bytes, dict[str, Any]]:
+    """Attention in which a wholly masked row is NaN, and IsNaN and Where make it 0."""
+    rng = np.random.default_rng(0)
+    constants = {name: rng.normal(0, 0.3, (SIZE, SIZE)) for name in ("wq", "wk", "wv", "wo")}
+    constants["zero"] = np.array(0.0)
+    nodes = [
+        helper.make_node("MatMul", ["x", "wq"], ["q"]),
+        helper.make_node("MatMul", ["x", "wk"], ["k"]),
+        helper.make_node("MatMul", ["x", "wv"], ["v"]),
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["s"]),
+        helper.make_node("Add", ["s", "mask"], ["m"]),
+        helper.make_node("Softmax", ["m"], ["p"], axis=-1),
+        helper.make_node("IsNaN", ["p"], ["n"]),
+        helper.make_node("Where", ["n", "zero", "p"], ["a"]),
+        helper.make_node("MatMul", ["a", "v"], ["o"]),
+        helper.make_node("MatMul", ["o", "wo"], ["y"]),
+    ]
+    inputs = {"x": ["b", 5, SIZE], "mask": ["b", 5, 5]}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(a.astype(np.float32), n) for n, a in constants.items()],
+    )
+    mask = np.zeros((8, 5, 5), np.float32)
+    mask[:, :, 3:] = mask[:, 4:] = -np.inf
+    feeds = {"x": rng.normal(0, 1, (8, 5, SIZE)).astype(np.float32), "mask": mask}
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    return model.SerializeToString(), feeds
+
+
+@pytest.mark.parametrize("target", ["x86", "arm", "tensorrt", "openvino", "qnn", "generic"])
+def test_what_is_nan_is_not_quantized_before_it_becomes_0(target: str) -> None:
+    model, feeds = masked_attention()
+    report = quantize_rs.quantize_with_calibration(model, None, feeds, target=target)
+    assert report.model is not None
+    expected, found = (oracle.ort(it, feeds) for it in (model, report.model))
+    assert np.isfinite(found[0]).all()
+    assert oracle.sqnr(expected, found) > 20
+    (row,) = (value for value in report.values if value.name == "p")
+    assert not row.quantized
+
+
+def test_exclude_takes_the_name_of_a_value() -> None:
+    model, feeds = masked_attention()
+    report = quantize_rs.quantize_with_calibration(
+        model, None, feeds, target="qnn", excluded_layers=["a"]
+    )
+    (row,) = (value for value in report.values if value.name == "a")
+    assert row.why == "not quantized: excluded by `a`"
+
+
+def operator_of_ones_own() -> bytes:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"]),
+        helper.make_node("Mine", ["a"], ["y"], domain="com.example"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", SIZE])],
+        [numpy_helper.from_array(np.ones((SIZE, SIZE), np.float32), "w")],
+    )
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("engine", ["auto", "tract", "onnxruntime"])
+def test_the_advice_for_an_unknown_operator_can_help(engine: Any) -> None:
+    samples = np.zeros((4, SIZE), np.float32)
+    with pytest.raises(CalibrationError, match="give an engine object that runs the operator"):
+        quantize_rs.quantize_with_calibration(operator_of_ones_own(), None, samples, engine=engine)
+    # The other half of the advice.
+    assert quantize_rs.quantize(operator_of_ones_own(), None).weights[0].quantized
+
+
+def test_an_input_that_is_no_tensor_is_called_that() -> None:
+    optional = helper.make_optional_type_proto(
+        helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", SIZE])
+    )
+    nodes = [
+        helper.make_node("OptionalHasElement", ["o"], ["there"]),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", SIZE]),
+            helper.make_value_info("o", optional),
+        ],
+        [
+            helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", SIZE]),
+            helper.make_tensor_value_info("there", TensorProto.BOOL, []),
+        ],
+        [numpy_helper.from_array(np.ones((SIZE, SIZE), np.float32), "w")],
+    )
+    opset = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    samples = np.zeros((4, SIZE), np.float32)
+    for data in (samples, {"x": samples}):
+        with pytest.raises(CalibrationError, match="input `o` is declared as no tensor"):
+            quantize_rs.quantize_with_calibration(model, None, data)
