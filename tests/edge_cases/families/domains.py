@@ -144,10 +144,9 @@ def dynamic_quantized(d: Beast) -> None:
     d.output(d.matmul(d.relu(h), 64, 32), ["batch", 32])
 
 
-@row(1)
+@row(2, nbits=Quantized())
 def domain_microsoft_weights(d: Beast) -> None:
-    """An Attention of ONNX Runtime's own has a weight in it, which stays; the product after it
-    does not."""
+    """The weight of an Attention of ONNX Runtime's own, and that of the product after it."""
     d.opsets["com.microsoft"] = 1
     x = d.input("x", [2, 12, 64])
     values = [x, d.const("qkv", d.normal((64, 192), 1)), d.bias("qkv_b", 192)]
