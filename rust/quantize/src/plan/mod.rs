@@ -34,6 +34,7 @@ mod rules;
 mod select;
 mod selectable;
 mod slowdown_warnings;
+mod small_weights;
 mod types;
 mod unscalable;
 mod weights;
