@@ -160,3 +160,32 @@ def test_lost_channels_are_found_though_the_whole_output_looks_right() -> None:
     assert report.output_check is not None
     assert report.output_check.outputs[0].lost_channels is None
     assert not report.warnings
+def test_a_made_signal_is_long_and_a_name_stands_for_one_length() -> None:
+    constants = {
+        "pads": np.array([0, 0, 64, 0, 0, 64]),
+        "axes": np.array([1]),
+        "w": normal(16, 1, 128).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("Unsqueeze", ["signal", "axes"], ["u"]),
+        helper.make_node("Pad", ["u", "pads"], ["padded"], mode="reflect"),
+        helper.make_node("Conv", ["padded", "w"], ["parts"], strides=[64]),
+        helper.make_node("ReduceMean", ["parts"], ["mean"], axes=[2], keepdims=0),
+        helper.make_node("Add", ["state", "mean"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("signal", TensorProto.FLOAT, ["batch", "samples"]),
+            helper.make_tensor_value_info("state", TensorProto.FLOAT, [2, "batch", 16]),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in constants.items()],
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    check = quantize_rs.quantize(source, None).output_check
+    assert check is not None
+    assert (check.failure, check.samples) == (None, 4)
+    assert check.sqnr_db is not None
+    assert check.sqnr_db > 30

@@ -1,10 +1,12 @@
 //! The check of the outputs of a result: what it measures, and when it warns.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use quantize_rs::{
-    CheckSamples, CheckedInputs, Config, Control, InputSpec, Model, PreprocessedModel, QType,
-    QuantizeErrorKind, Quantized, RetainingSamples, Sample, Samples, Tensor,
+    CalibrationError, CheckSamples, CheckedInputs, Config, Control, Engine, InputSpec, Method,
+    Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized, RetainingSamples, Sample,
+    Samples, Session, Target, Tensor, TimedSession, calibrate,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::Tract;
@@ -135,4 +137,83 @@ fn indices_are_rows_of_their_table() {
         looked_up += usize::from(model.graph().node.iter().any(|node| node.op_type == "Gather"));
     }
     assert!(looked_up > 0);
+}
+
+struct SliceOf<'a>(std::slice::Iter<'a, Sample>);
+
+impl Samples for SliceOf<'_> {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        self.0.next().cloned().map(Ok)
+    }
+}
+
+/// Runs models with tract, and takes the times of another engine for them.
+struct Clock {
+    name: &'static str,
+    /// The time of a quantized model, in milliseconds; the float model takes 1.
+    quantized: u64,
+}
+
+struct Sleep(Duration);
+
+impl TimedSession for Sleep {
+    fn run(&mut self) -> Result<(), CalibrationError> {
+        std::thread::sleep(self.0);
+        Ok(())
+    }
+}
+
+impl Engine for Clock {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        Tract.prepare(model, observed, sample)
+    }
+
+    fn timed(
+        &self,
+        model: &Model,
+        _: &Sample,
+        _: usize,
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
+        let quantized = model.graph().node.iter().any(|node| node.op_type == "DequantizeLinear");
+        let time = if quantized { self.quantized } else { 1 };
+        Ok(Some(Box::new(Sleep(Duration::from_millis(time)))))
+    }
+}
+
+#[test]
+fn a_result_that_is_measured_to_be_slower_says_by_how_much() {
+    let said = |engine: Clock, target: Option<Target>| {
+        let (model, kept) = (model(), kept());
+        let config = Config { activations: Some(QType::UInt8), target, ..Config::default() };
+        let prepared = PreprocessedModel::of(&model, config).unwrap();
+        let plan = prepared.plan();
+        let control = Control { threads: 1, progress: &mut |_| true };
+        let mut few = SliceOf(kept.iter());
+        let ranges =
+            calibrate(&prepared.model, &plan, &Tract, &mut few, &Method::default(), control)
+                .unwrap();
+        let mut made = plan.apply(&prepared.model, Some(&ranges)).unwrap();
+        let inputs = CheckedInputs::Calibration;
+        let given = CheckSamples { samples: &kept[..2], inputs, calibrated: 0.0 };
+        let control = Control { threads: 1, progress: &mut |_| true };
+        made.check_outputs(&model, Some(&ranges), &engine, given, control).unwrap();
+        let warnings = made.report().warnings.clone();
+        warnings.into_iter().find(|text| text.starts_with("slower than the float model: "))
+    };
+    let ort = |quantized| Clock { name: "onnxruntime", quantized };
+    let warning = said(ort(4), None).expect("a warning");
+    assert!(warning.contains(" times its time, "), "{warning}");
+    assert_eq!(said(ort(0), None), None);
+    // Times say nothing about another engine or target.
+    assert_eq!(said(Clock { name: "tract", quantized: 4 }, None), None);
+    assert_eq!(said(ort(4), Some(Target::Generic)), None);
 }

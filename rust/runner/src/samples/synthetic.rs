@@ -1,5 +1,7 @@
 //! Inputs made from what the graph says about them, for models that come without samples.
 
+use std::collections::HashMap;
+
 use quantize_rs::{CalibrationError, CheckedInputs, Graph, InputSpec, Producer, Sample};
 use quantize_rs_onnx::{DataType, Model, Tensor};
 
@@ -9,6 +11,10 @@ use crate::inputs::{elements, mismatch};
 
 /// The length of a dynamic dimension that is neither a batch nor the side of an image.
 const LENGTH: usize = 16;
+
+/// The length of a dynamic signal: a float input with no axis beside it but the batch, such as
+/// sound. Shorter ones leave nothing between the paddings of a spectrum.
+const SIGNAL: usize = 512;
 
 /// The side of an image whose size is dynamic.
 const SIDE: usize = 64;
@@ -53,8 +59,8 @@ pub fn for_check(
 ///
 /// Floating-point inputs get standard normal values. Integers that a `Gather` looks up in a
 /// constant table are rows of that table; masks are 1; other integers and booleans are 0 or 1. Of
-/// the dynamic dimensions the first is 1, those of the sides of images are 64, and others 16; a
-/// dimension has the same length wherever it has the same name.
+/// the dynamic dimensions the first is 1, those of the sides of images are 64, that of a signal is
+/// 512, and others 16; a dimension has the same length wherever it has the same name.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
 /// little about its accuracy on real inputs.
@@ -68,8 +74,9 @@ pub fn synthetic(model: &Model, count: usize) -> Result<Vec<Sample>, Calibration
     if specs.is_empty() {
         return Err(mismatch("the model has no input to feed"));
     }
+    let mut lengths = Lengths::default();
     let inputs: Vec<Made> =
-        specs.iter().map(|spec| Made::of(&graph, spec)).collect::<Result<_, _>>()?;
+        specs.iter().map(|spec| Made::of(&graph, spec, &mut lengths)).collect::<Result<_, _>>()?;
     let mut bits = SplitMix64::new(0);
     (0..count)
         .map(|_| {
@@ -97,17 +104,25 @@ enum Content {
 }
 
 impl Made {
-    fn of(graph: &Graph<'_>, spec: &InputSpec) -> Result<Made, CalibrationError> {
+    fn of(
+        graph: &Graph<'_>,
+        spec: &InputSpec,
+        lengths: &mut Lengths,
+    ) -> Result<Made, CalibrationError> {
         let name = &spec.name;
         let lacks = |what: &str| {
             mismatch(format!("input `{name}` has no {what} to make a sample from")).at_value(name)
         };
         let dtype = spec.dtype.ok_or_else(|| lacks("type"))?;
         let declared = spec.shape.as_ref().ok_or_else(|| lacks("rank"))?;
+        let names = dimension_names(graph, name);
         let shape: Vec<usize> = declared
             .iter()
             .enumerate()
-            .map(|(axis, length)| length.unwrap_or_else(|| likely(declared, axis, dtype)))
+            .map(|(axis, length)| {
+                let of = names.get(axis).and_then(Option::as_deref);
+                length.unwrap_or_else(|| lengths.of(of, likely(declared, axis, dtype)))
+            })
             .collect();
         if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
             let what = format!("input `{name}` of shape {shape:?} is too large to make a sample");
@@ -136,6 +151,30 @@ impl Made {
     }
 }
 
+/// The lengths of the dynamic dimensions that have names.
+#[derive(Default)]
+struct Lengths(HashMap<String, usize>);
+
+impl Lengths {
+    /// The length that this name has already, or else this one.
+    fn of(&mut self, name: Option<&str>, length: usize) -> usize {
+        match name {
+            Some(name) => *self.0.entry(name.to_owned()).or_insert(length),
+            None => length,
+        }
+    }
+}
+
+/// The names of the dimensions of an input.
+fn dimension_names(graph: &Graph<'_>, input: &str) -> Vec<Option<String>> {
+    let declared = graph.model.graph().input.iter().find(|info| info.name == input);
+    let shape = declared.and_then(|info| info.tensor_type()?.shape.as_ref());
+    let named = |name: &String| !name.is_empty();
+    shape.map_or_else(Vec::new, |shape| {
+        shape.dim.iter().map(|dim| dim.param.clone().filter(named)).collect()
+    })
+}
+
 /// The length of a dynamic dimension.
 fn likely(declared: &[Option<usize>], axis: usize, dtype: DataType) -> usize {
     let is_image = declared.len() == 4 && dtype.is_float();
@@ -143,6 +182,7 @@ fn likely(declared: &[Option<usize>], axis: usize, dtype: DataType) -> usize {
         0 => 1,
         _ if is_image && is_channels(declared, axis) => 3,
         _ if is_image => SIDE,
+        _ if declared.len() == 2 && dtype.is_float() => SIGNAL,
         _ => LENGTH,
     }
 }
