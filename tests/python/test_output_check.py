@@ -160,6 +160,8 @@ def test_lost_channels_are_found_though_the_whole_output_looks_right() -> None:
     assert report.output_check is not None
     assert report.output_check.outputs[0].lost_channels is None
     assert not report.warnings
+
+
 def test_a_made_signal_is_long_and_a_name_stands_for_one_length() -> None:
     constants = {
         "pads": np.array([0, 0, 64, 0, 0, 64]),
