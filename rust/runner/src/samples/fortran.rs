@@ -95,7 +95,9 @@ mod tests {
     fn large_arrays_are_rearranged_in_a_file() {
         // More than the limit, with a last chunk that is not full.
         let (rows, columns, width) = (700_000, 13, 2);
-        let value = |row: usize, column: usize| ((row * 31 + column * 7) % 65_521) as u16;
+        let value = |row: usize, column: usize| {
+            u16::try_from((row * 31 + column * 7) % 65_521).expect("small")
+        };
         let bytes: Vec<u8> = (0..columns)
             .flat_map(|column| (0..rows).flat_map(move |row| value(row, column).to_le_bytes()))
             .collect();
