@@ -36,7 +36,7 @@ def optimize(
     output : path or None
         The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
     passes : iterable of str, optional
-        The passes to run; by default all but ``"widen_floats"``:
+        The passes to run; by default all but ``"subtract_bias"`` and ``"widen_floats"``:
 
         - ``"inline_functions"``: replace calls of local functions by their nodes
         - ``"lift_carried"``: take values out of ``Loop`` and ``Scan`` that they pass on unchanged
@@ -50,6 +50,8 @@ def optimize(
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias, and
           repeat a bias of one element
+        - ``"subtract_bias"``: subtract the negated bias after a ``MatMul`` of two axes, which
+          keeps the weight integer in ONNX Runtime
         - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes
         - ``"widen_floats"``: compute in float32 instead of float16 or bfloat16
         - ``"merge_duplicates"``: store equal constants once

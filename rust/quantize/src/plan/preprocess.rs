@@ -9,9 +9,9 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
 use crate::transform::{
-    Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning, prune_only, run,
+    PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning, prune_only, run,
 };
-use crate::{Config, QuantizeError};
+use crate::{Config, Format, QuantizeError};
 
 /// A model that is prepared for planning.
 #[derive(Clone, Debug)]
@@ -86,10 +86,13 @@ impl PreprocessedModel {
     ) -> Result<PreprocessedModel, QuantizeError> {
         let requested = config.clone();
         let asked = config.passes.is_some();
-        let passes = match &config.passes {
+        let mut passes = match &config.passes {
             Some(names) => named(names)?,
             None => planning(integers),
         };
+        // Training updates biases, so that they keep their sign.
+        let trains = config.output_format == Format::FakeQuant;
+        passes.retain(|pass| asked || !trains || pass.stage != PassStage::Floats);
         let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
         let purpose = if asked { Purpose::Optimizing } else { Purpose::Planning { per_tensor } };
         let (mut prepared, mut steps) = run(model, &passes, purpose)?;

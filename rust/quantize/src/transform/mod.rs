@@ -27,6 +27,7 @@ mod remove_unused;
 mod resize;
 mod split_fused;
 mod store_integers;
+mod subtract_bias;
 mod widen_floats;
 
 pub(crate) use convert_opset::NEWEST_OPSET;
@@ -96,6 +97,8 @@ pub enum PassStage {
     Optimizing,
     /// Only before planning, if the model will compute on integers.
     Integers,
+    /// Only before planning, if it will not.
+    Floats,
 }
 
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
@@ -200,6 +203,14 @@ pub const ALL: &[Pass] = &[
         per_tensor: None,
     },
     Pass {
+        name: "subtract_bias",
+        about: "writes a bias after a MatMul of two axes so that runtimes keep the weight integer",
+        stage: PassStage::Floats,
+        run: subtract_bias::run,
+        minimal: None,
+        per_tensor: None,
+    },
+    Pass {
         name: "resize_all_axes",
         about: "makes a Resize with an axes attribute list all axes, for integer runtimes",
         stage: PassStage::Always,
@@ -264,6 +275,7 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
         PassStage::Always => true,
         PassStage::Optimizing => false,
         PassStage::Integers => integers,
+        PassStage::Floats => !integers,
     };
     ALL.iter().filter(runs).collect()
 }

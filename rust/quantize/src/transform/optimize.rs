@@ -87,8 +87,8 @@ fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pas
     }
     let wanted = |pass: &&Pass| {
         let asked = |names: &[String]| names.iter().any(|name| name == pass.name);
-        passes.map_or(pass.stage != PassStage::Integers, asked)
-            && !skip.iter().any(|name| name == pass.name)
+        let by_default = matches!(pass.stage, PassStage::Always | PassStage::Optimizing);
+        passes.map_or(by_default, asked) && !skip.iter().any(|name| name == pass.name)
     };
     Ok(ALL.iter().filter(wanted).collect())
 }
