@@ -50,8 +50,8 @@ def optimize(
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias, and
           repeat a bias of one element
-        - ``"subtract_bias"``: subtract the negated bias after a ``MatMul`` of two axes, which
-          keeps the weight integer in ONNX Runtime
+        - ``"subtract_bias"``: subtract the negated bias of a ``Gemm``, or after a ``MatMul`` of
+          two axes, so that ONNX Runtime multiplies by integers
         - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes
         - ``"widen_floats"``: compute in float32 instead of float16 or bfloat16
         - ``"merge_duplicates"``: store equal constants once

@@ -111,7 +111,7 @@ fn only_a_bad_layer_is_reverted_to_float() {
         assert_eq!(last.sqnr_db(), Some(measured));
         assert!(measured >= bar);
         let asked = report.config.clone();
-        assert!(asked.layer_float.contains(name));
+        assert!(asked.exclude.contains(name));
         let prepared = PreprocessedModel::of(&bad, asked).unwrap();
         let again = prepared.plan().apply(&prepared.model, None).unwrap();
         assert_eq!(again.to_bytes().unwrap(), made.to_bytes().unwrap());

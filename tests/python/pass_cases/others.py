@@ -16,15 +16,6 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         1,
     ),
-    "a_bias_after_a_product_of_two_axes": (
-        "subtract_bias",
-        Odd(
-            [node("MatMul", "x w", "p"), node("Add", "b p")],
-            {"w": normal(8, 8), "b": normal(8)},
-            inputs={"x": [3, 8]},
-        ),
-        1,
-    ),
     "a_weight_that_a_body_carries": (
         "lift_carried",
         Odd(

@@ -30,7 +30,7 @@ fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
     assert!(!float.is_empty() && json.json()["verified"]["held_out"] == true);
     for name in &float {
         assert_eq!(
-            json.json()["config"]["layer_float"].as_array().map(Vec::len),
+            json.json()["config"]["exclude"].as_array().map(Vec::len),
             Some(float.len())
         );
         let values = json.json()["values"].as_array().cloned().unwrap_or_default();

@@ -66,12 +66,14 @@ fn addend(
 ) -> Result<(), QuantizeError> {
     let Correction { node, added, place } = correction;
     let (node, input, constant) = match *place {
-        Place::Addend { node, input, constant } => (node, input, Some(constant)),
+        Place::Addend { node, input, constant, .. } => (node, input, Some(constant)),
         Place::Bias => (*node, 2, graph.input(*node, 2)),
     };
+    let negated = matches!(place, Place::Addend { subtracted: true, .. });
+    let added: Vec<f32> = added.iter().map(|shift| if negated { -shift } else { *shift }).collect();
     let values = match constant {
-        Some(constant) => sum(&floats(graph, constant)?, added),
-        None => added.clone(),
+        Some(constant) => sum(&floats(graph, constant)?, &added),
+        None => added,
     };
     let tensor = Tensor::from_f32(vec![values.len()], &values);
     // When all operators are quantized, constants that an Add adds are quantized, too. If an

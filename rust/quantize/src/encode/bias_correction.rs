@@ -40,7 +40,7 @@ pub(crate) struct Correction {
 pub(crate) enum Place {
     /// To the bias of the node, which is created if it has none.
     Bias,
-    /// To the constant that the next node adds.
+    /// To the constant that the next node adds or subtracts.
     Addend {
         /// The next node.
         node: usize,
@@ -48,6 +48,8 @@ pub(crate) enum Place {
         input: usize,
         /// The constant.
         constant: ValueId,
+        /// Whether the node subtracts it.
+        subtracted: bool,
     },
 }
 
@@ -170,34 +172,39 @@ fn place(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Place> {
         // The bias of a Gemm with `alpha` or `beta` is not in the unit of the product.
         #[allow(clippy::float_cmp)] // compares attributes, not computed values
         "Gemm" if proto.float("alpha", 1.0) != 1.0 || proto.float("beta", 1.0) != 1.0 => None,
+        // A difference after a Gemm is its bias: see the pass `subtract_bias`.
+        "Gemm" if let Some(place) = addend(graph, node, may_change).filter(is_difference) => {
+            Some(place)
+        }
         "Conv" | "ConvTranspose" | "Gemm" => {
             let bias = proto.input.get(2).filter(|name| !name.is_empty());
             let free = bias.is_none_or(|name| graph.value(name).is_some_and(may_change));
             free.then_some(Place::Bias)
         }
-        "MatMul" => {
-            let output = &graph.values[graph.output(node, 0)?];
-            let [consumer] = output.consumers[..] else { return None };
-            let next = graph.nodes[consumer.node];
-            if !next.is_onnx()
-                || next.op_type != "Add"
-                || output.is_output
-                || output.used_in_subgraph
-            {
-                return None;
-            }
-            let input = 1 - consumer.input.min(1);
-            let constant = graph.input(consumer.node, input)?;
-            let value = &graph.values[constant];
-            let alone = value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output;
-            (alone && may_change(constant)).then_some(Place::Addend {
-                node: consumer.node,
-                input,
-                constant,
-            })
-        }
+        "MatMul" => addend(graph, node, may_change),
         _ => None,
     }
+}
+
+fn is_difference(place: &Place) -> bool {
+    matches!(place, Place::Addend { subtracted: true, .. })
+}
+
+/// The constant that the only consumer of a product adds to it, or subtracts from it.
+fn addend(graph: &Graph<'_>, node: usize, may_change: impl Fn(ValueId) -> bool) -> Option<Place> {
+    let output = &graph.values[graph.output(node, 0)?];
+    let [consumer] = output.consumers[..] else { return None };
+    let next = graph.nodes[consumer.node];
+    let subtracted = next.op_type == "Sub" && consumer.input == 0;
+    let sums = next.is_onnx() && (next.op_type == "Add" || subtracted);
+    if !sums || output.is_output || output.used_in_subgraph {
+        return None;
+    }
+    let (node, input) = (consumer.node, 1 - consumer.input.min(1));
+    let constant = graph.input(node, input)?;
+    let value = &graph.values[constant];
+    let alone = value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output;
+    (alone && may_change(constant)).then_some(Place::Addend { node, input, constant, subtracted })
 }
 
 /// Whether a value is a constant float32 vector that cannot be overridden.

@@ -33,7 +33,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
     if !config.computes_on_integers() {
         let found = [
             blocks_by_floats(graph, constants, config, decisions),
-            dequantized(graph, constants, decisions, ", or use output_format=\"dynamic\""),
+            dequantized(graph, constants, decisions, true),
             dequantized_convolutions(graph, constants, config, decisions),
             shared(graph, constants, decisions),
         ];
@@ -41,7 +41,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
     }
     let found = [
         convolutions(graph, constants, decisions),
-        dequantized(graph, constants, decisions, ""),
+        dequantized(graph, constants, decisions, false),
         sequences(graph, decisions),
     ];
     Outcome::warn(found.into_iter().flatten())
@@ -55,8 +55,9 @@ fn dequantized(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     decisions: &Decisions,
-    way_out: &str,
+    alone: bool,
 ) -> Option<String> {
+    let way_out = if alone { ", or use output_format=\"dynamic\"" } else { "" };
     let multiplies = |op_type: &str| matches!(op_type, "Einsum" | "Gemm" | "MatMul");
     let slow = |constant: &Constant<'_>| {
         let name = graph.values[constant.anchor].name;
@@ -81,7 +82,7 @@ fn dequantized(
         all += elements(constant);
         let plan = decisions.quantized(constant.anchor)?;
         let whole = plan.format == Format::Qdq && matches!(plan.consumers, Consumers::All);
-        if whole && slow(constant) {
+        if whole && slow(constant) && !(alone && is_shared(graph, constant)) {
             of_slow += elements(constant);
             names.push(format!("`{}`", graph.values[constant.anchor].name));
         }
@@ -134,21 +135,12 @@ fn blocks_by_floats(
 /// times, as `dynamic` .46 and .35. A table of 8,000 x 128 that is looked up and multiplied by
 /// takes 6 times as long in a Gemm, and 30 times behind a Transpose.
 fn shared(graph: &Graph<'_>, constants: &[Constant<'_>], decisions: &Decisions) -> Option<String> {
-    let shared = |constant: &Constant<'_>| {
-        let products = constant.uses.iter().filter_map(|usage| usage.multiplier(graph));
-        let products: Vec<_> =
-            products.filter(|found| matches!(&*found.node.op_type, "Gemm" | "MatMul")).collect();
-        let name = graph.values[constant.anchor].name;
-        let is_rearranged = |found: &Multiplier<'_>| found.node.input[found.input] != name;
-        !products.is_empty()
-            && (constant.multipliers(graph).count() > 1 || products.iter().any(is_rearranged))
-    };
     let slow = constants.iter().filter(|constant| {
         let whole = decisions
             .quantized(constant.anchor)
             .is_some_and(|plan| plan.format == Format::Qdq && plan.consumers == Consumers::All);
         let large = constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS;
-        whole && large && shared(constant)
+        whole && large && is_shared(graph, constant)
     });
     let names: Vec<String> =
         slow.map(|constant| format!("`{}`", graph.values[constant.anchor].name)).collect();
@@ -160,6 +152,16 @@ fn shared(graph: &Graph<'_>, constants: &[Constant<'_>], decisions: &Decisions) 
             some(names)
         )
     })
+}
+
+fn is_shared(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+    let products = constant.uses.iter().filter_map(|usage| usage.multiplier(graph));
+    let products: Vec<_> =
+        products.filter(|found| matches!(&*found.node.op_type, "Gemm" | "MatMul")).collect();
+    let name = graph.values[constant.anchor].name;
+    let is_rearranged = |found: &Multiplier<'_>| found.node.input[found.input] != name;
+    !products.is_empty()
+        && (constant.multipliers(graph).count() > 1 || products.iter().any(is_rearranged))
 }
 
 /// Weights of convolutions whose activations stay float: ONNX Runtime dequantizes them at every
@@ -207,7 +209,10 @@ fn becomes_blocks(
         !qtype.is_float() && qtype.is_scaled() && qtype.bits() <= 8
     });
     let right = node.input.get(1).is_some_and(|input| input == weight);
-    narrow && right && node.op_type == "MatMul" && constant.shape.len() == 2
+    // With a bias, a Gemm stays one.
+    let bare = || node.input.get(2).is_none_or(String::is_empty) && node.int("transB", 0) == 0;
+    let fits = node.op_type == "MatMul" || node.op_type == "Gemm" && bare();
+    narrow && right && fits && constant.shape.len() == 2
 }
 
 /// `ConvInteger` has no fast kernel: convolutional networks take 2.7 to 13 times as long with it as

@@ -204,7 +204,7 @@ pub const ALL: &[Pass] = &[
     },
     Pass {
         name: "subtract_bias",
-        about: "writes a bias after a MatMul of two axes so that runtimes keep the weight integer",
+        about: "subtracts negated biases of products, so that ONNX Runtime multiplies by integers",
         stage: PassStage::Floats,
         run: subtract_bias::run,
         minimal: None,

@@ -92,6 +92,11 @@ impl<'g, 'm> PassEdits<'g, 'm> {
         self.inputs.insert((node, input), value);
     }
 
+    /// An unused name.
+    pub(super) fn fresh(&mut self, base: &str, suffix: &str) -> String {
+        self.names.fresh(base, suffix)
+    }
+
     /// Adds a constant with an unused name, and returns the name.
     pub(super) fn add_constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
         let name = self.names.fresh(base, suffix);

@@ -55,7 +55,9 @@ fn fold(graph: &Graph<'_>, wanted: fn(&Product<'_>, &Affine) -> bool) -> Changes
         let Some(affine) = Affine::of(graph, index, input, kind, product.channels) else {
             continue;
         };
-        if !wanted(&product, &affine) {
+        // As a bias, it would keep ONNX Runtime from multiplying by integers: see `subtract_bias`.
+        let is_bias = kind == affine::Kind::Sub && product.is_bare_gemm();
+        if is_bias || !wanted(&product, &affine) {
             continue;
         }
         let Some(folded) = product.fold(graph, &affine) else { continue };

@@ -124,6 +124,11 @@ impl<'m> Product<'m> {
         (graph.nodes[index].input.len() == 2).then(|| find(0).or_else(|| find(1))).flatten()
     }
 
+    /// Whether it is a `Gemm` without a bias.
+    pub(super) fn is_bare_gemm(&self) -> bool {
+        matches!(self.kind, Kind::Gemm(_)) && self.bias_value.is_none()
+    }
+
     /// The nodes of the multiplication.
     pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
         [Some(self.node), self.added.map(|(node, _)| node)].into_iter().flatten()
