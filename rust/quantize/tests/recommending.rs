@@ -12,7 +12,7 @@ use quantize_rs::{
 const EXPECTED: &[(&str, &str, Strategy)] = &[
     ("conv2d_relu", "convolutions", Strategy::Static),
     ("conv_bn_relu", "convolutions", Strategy::Static),
-    ("conv_transpose", "convolutions", Strategy::Static),
+    ("conv_transpose", "mixed", Strategy::Weights),
     ("conv_and_matmul", "convolutions", Strategy::Static),
     ("opset9_conv", "convolutions", Strategy::Static),
     ("lstm", "recurrent", Strategy::Dynamic),

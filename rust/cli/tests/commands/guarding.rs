@@ -29,10 +29,7 @@ fn layers_fall_back_until_the_criteria_hold_or_nothing_is_written() {
     let float = names(&json);
     assert!(!float.is_empty() && json.json()["verified"]["held_out"] == true);
     for name in &float {
-        assert_eq!(
-            json.json()["config"]["exclude"].as_array().map(Vec::len),
-            Some(float.len())
-        );
+        assert_eq!(json.json()["config"]["exclude"].as_array().map(Vec::len), Some(float.len()));
         let values = json.json()["values"].as_array().cloned().unwrap_or_default();
         let row = values.iter().find(|row| row["name"] == **name).cloned().unwrap_or_default();
         assert_eq!(row["why"], "not quantized: left float to meet min_sqnr");

@@ -103,6 +103,9 @@ pub enum PassStage {
 
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
+/// What the names of biases contain that `subtract_bias` negated.
+pub(crate) const NEGATED: &str = "_negated";
+
 /// The pass that stores weights that the model itself quantizes.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
 

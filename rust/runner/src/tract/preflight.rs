@@ -10,7 +10,9 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind};
 use quantize_rs_onnx::DataType;
 use tract_onnx::Onnx;
 use tract_onnx::pb::type_proto::Value;
-use tract_onnx::pb::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use tract_onnx::pb::{
+    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto,
+};
 
 use super::datum_type;
 use super::names::node_name;
@@ -180,6 +182,7 @@ pub(super) fn check(framework: &Onnx, model: &ModelProto) -> Result<(), Calibrat
         opset: opset(model),
         nodes: BTreeMap::new(),
         quantized: false,
+        functions: &model.functions,
         custom: false,
     };
     if found.opset < MIN_OPSET {
@@ -220,6 +223,8 @@ struct Problems<'a> {
     nodes: BTreeMap<String, Vec<String>>,
     /// Whether one of them may be due to quantization, and not to the export of the model.
     quantized: bool,
+    /// The functions of the model, which ONNX Runtime knows.
+    functions: &'a [FunctionProto],
     /// Whether one of them is an operator of a domain that no engine has operators of.
     custom: bool,
 }
@@ -252,7 +257,11 @@ impl Problems<'_> {
         let before = self.nodes.len();
         let contributed = node.domain == "com.microsoft" && CONTRIB_OPS.contains(&op_type);
         if !is_default(&node.domain) && !contributed {
-            self.custom |= !OF_ONNX_RUNTIME.contains(&node.domain.as_str());
+            let is_function = |function: &FunctionProto| {
+                function.domain() == node.domain && function.name() == op_type
+            };
+            self.custom |= !OF_ONNX_RUNTIME.contains(&node.domain.as_str())
+                && !self.functions.iter().any(is_function);
             self.add(format!("operator {op_type} of domain {}", node.domain), name);
         } else if !self.framework.op_register.0.contains_key(op_type) {
             self.add(format!("operator {op_type}"), name);

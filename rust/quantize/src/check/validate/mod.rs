@@ -29,7 +29,7 @@ use serde::Serialize;
 use super::conformance::{Violation, conformance};
 use crate::graph::Graph;
 use crate::transform;
-use crate::transform::{Purpose, Step};
+use crate::transform::{PassStage, Purpose, Step};
 use crate::{QuantizeError, Target, convert_opset};
 
 /// The result of the comparison of a quantized model with its original.
@@ -140,12 +140,20 @@ pub fn validate(
         vec![(transform::named(names)?, Purpose::Optimizing)]
     } else {
         let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
+        // A constant that is not there cannot hide what the nodes around it read.
+        let constants = &quantized.graph().initializer;
+        let negated = constants.iter().any(|tensor| tensor.name.contains(transform::NEGATED));
+        let planning = |integers: bool| {
+            let mut passes = transform::planning(integers);
+            passes.retain(|pass| negated || pass.stage != PassStage::Floats);
+            passes
+        };
         let [channels, tensors] = [false, true].map(|per_tensor| Purpose::Planning { per_tensor });
         vec![
-            (transform::planning(true), channels),
-            (transform::planning(false), channels),
-            (transform::planning(true), tensors),
-            (transform::planning(false), tensors),
+            (planning(true), channels),
+            (planning(false), channels),
+            (planning(true), tensors),
+            (planning(false), tensors),
             (widening, channels),
             (Vec::new(), channels),
         ]
