@@ -9,7 +9,8 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
 use crate::transform::{
-    PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning, prune_only, run,
+    Pass, PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning,
+    prune_only, run,
 };
 use crate::{Config, Format, QuantizeError};
 
@@ -90,17 +91,20 @@ impl PreprocessedModel {
             Some(names) => named(names)?,
             None => planning(integers),
         };
-        // Training updates biases, so that they keep their sign.
-        let trains = config.output_format == Format::FakeQuant;
-        passes.retain(|pass| asked || !trains || pass.stage != PassStage::Floats);
+        // Training updates biases, and `MatMulNBits` adds its own.
+        let is_qdq = config.output_format == Format::Qdq;
+        passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
         let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
         let purpose = if asked { Purpose::Optimizing } else { Purpose::Planning { per_tensor } };
         let (mut prepared, mut steps) = run(model, &passes, purpose)?;
-        let (config, gone) = if steps.is_empty() {
-            (config, Vec::new())
-        } else {
-            names_removed_by_passes(&Graph::of(model)?, &Graph::of(&prepared)?, config)
-        };
+        let (mut config, mut gone) = still_named(model, &prepared, &steps, config)?;
+        // A bias that an option names keeps its name.
+        let subtracts = |pass: &&Pass| pass.stage == PassStage::Floats;
+        if !asked && !gone.is_empty() && passes.iter().any(subtracts) {
+            passes.retain(|pass| !subtracts(pass));
+            (prepared, steps) = run(model, &passes, purpose)?;
+            (config, gone) = still_named(model, &prepared, &steps, requested.clone())?;
+        }
         let PlannedModel { mut plan, converted } = minimum_opset::ready(&prepared, config)?;
         plan.warnings.extend(gone);
         if let Some((converted, step)) = converted {
@@ -133,4 +137,18 @@ impl PreprocessedModel {
     pub fn plan(&self) -> Plan {
         self.plan.clone()
     }
+}
+
+/// The options that apply after the passes, and warnings about those that name something that the
+/// passes removed.
+fn still_named(
+    model: &Model,
+    prepared: &Model,
+    steps: &[Step],
+    config: Config,
+) -> Result<(Config, Vec<String>), QuantizeError> {
+    if steps.is_empty() {
+        return Ok((config, Vec::new()));
+    }
+    Ok(names_removed_by_passes(&Graph::of(model)?, &Graph::of(prepared)?, config))
 }
