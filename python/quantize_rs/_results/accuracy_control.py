@@ -128,7 +128,8 @@ class Evaluation:
     engine : str
         The engine that ran the samples.
     attempts : tuple of Candidate
-        The candidates, each with more float layers than the one before; the last is the result.
+        The candidates that missed the criteria, in the order they were tried; the last is the
+        result.
     float_layers : tuple of RevertedLayer
         The layers that were reverted to float: weights, and operators without weight.
     speed : Speed or None

@@ -234,8 +234,8 @@ mod tests {
             // Names of values, files and folders.
             ("`block_size` and `min_sqnr=2 b`", "`block_size` and `min_sqnr=2 b`"),
             (
-                "/tmp/min_sqnr/a, block_size.npy, x-block_size",
-                "/tmp/min_sqnr/a, block_size.npy, x-block_size",
+                "/data/min_sqnr/a, block_size.npy, x-block_size",
+                "/data/min_sqnr/a, block_size.npy, x-block_size",
             ),
             ("scale=x in 3 d", "--scale x in 3 d"),
             ("an open ` and block_size", "an open ` and block_size"),

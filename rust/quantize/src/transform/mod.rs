@@ -36,6 +36,7 @@ pub use convert_opset::{OpsetConversion, convert_opset};
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};
 pub(crate) use prune::{channels, floats, lifted, prune_only};
+pub(crate) use subtract_bias::NEGATED;
 
 use std::fmt;
 
@@ -102,9 +103,6 @@ pub enum PassStage {
 }
 
 type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
-
-/// What the names of biases contain that `subtract_bias` negated.
-pub(crate) const NEGATED: &str = "_negated";
 
 /// The pass that stores weights that the model itself quantizes.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";

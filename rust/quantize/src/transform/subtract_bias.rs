@@ -17,6 +17,9 @@ use crate::graph::constants::{fixed, only_reader};
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
+/// The end of the names of negated biases.
+pub(crate) const NEGATED: &str = "negated";
+
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut pass = PassEdits::of(graph);
@@ -44,7 +47,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             _ => continue,
         };
         let (bias, negated) = negated;
-        let inputs = vec![product, pass.add_constant(graph.values[bias].name, "negated", &negated)];
+        let inputs = vec![product, pass.add_constant(graph.values[bias].name, NEGATED, &negated)];
         let outputs = node.output[..1].to_vec();
         pass.add_node(NodeProto::new(name, "Sub", inputs, outputs, Vec::new()));
         pass.did(format!("subtracted the negated bias of {} instead of adding it", node.label()));

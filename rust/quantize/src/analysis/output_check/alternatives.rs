@@ -7,7 +7,7 @@ use crate::apply::Quantized;
 use crate::options::config;
 use crate::plan::Role;
 use crate::report::OutputCheck;
-use crate::{Config, Graph, PreprocessedModel, QuantizeError, Ranges};
+use crate::{Config, Graph, Model, PreprocessedModel, QuantizeError, Ranges};
 
 /// Weights of fewer bits make convolutions much less accurate than matrix multiplications.
 const CONVOLUTIONS: [&str; 2] = ["Conv", "ConvTranspose"];
@@ -101,20 +101,30 @@ impl Check<'_> {
         ranges: Option<&Ranges>,
         before: &OutputCheck,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
-        let prepared = PreprocessedModel::of(self.model, config)?;
-        let mut plan = prepared.plan();
-        if let Some(ranges) = ranges {
-            plan = plan.without_unseen(ranges).into_owned();
+        let found = made(self.model, config, ranges)
+            .and_then(|other| self.measured(&other).map(|measured| (other, measured)));
+        match found {
+            Ok((other, measured)) if measured.sqnr_db() > before.sqnr_db() => {
+                Ok(Some((other, measured)))
+            }
+            Err(error) if is_cancelled(&error) => Err(error),
+            // The first result stands, whatever keeps the other one from being made.
+            _ => Ok(None),
         }
-        let other = plan.apply(&prepared.model, ranges)?;
-        let measured = match self.measured(&other) {
-            Ok(measured) => measured,
-            Err(error) if is_cancelled(&error) => return Err(error),
-            Err(_) => return Ok(None),
-        };
-        let is_better = measured.sqnr_db() > before.sqnr_db();
-        Ok(is_better.then_some((other, measured)))
     }
+}
+
+fn made(
+    model: &Model,
+    config: Config,
+    ranges: Option<&Ranges>,
+) -> Result<Quantized, QuantizeError> {
+    let prepared = PreprocessedModel::of(model, config)?;
+    let mut plan = prepared.plan();
+    if let Some(ranges) = ranges {
+        plan = plan.without_unseen(ranges).into_owned();
+    }
+    plan.apply(&prepared.model, ranges)
 }
 
 /// Whether an option names weights of an operator by its type.
