@@ -23,7 +23,8 @@
 //! Each kernel is defined by a plain loop in [`kernels::reference`] and equals it bit for bit. No
 //! result depends on the number of threads.
 
-#![forbid(unsafe_code)]
+// Not `forbid`: `ndarray::s!` allows it in its expansion.
+#![deny(unsafe_code)]
 // Wrapping, rounding and saturating casts are the subject of this crate.
 #![allow(
     clippy::cast_possible_truncation,
@@ -38,6 +39,7 @@ mod float_source;
 mod group_ranges;
 pub mod kernels;
 mod layout;
+mod linalg;
 mod lsq;
 mod matmul_nbits;
 mod metrics;
@@ -48,10 +50,12 @@ mod params;
 mod qtype;
 pub mod range;
 mod rounding;
+mod second_moments;
 mod simd;
 mod spec;
 pub mod stats;
 mod weight;
+mod weight_rounding;
 
 pub use crate::float_source::FloatSource;
 pub use crate::group_ranges::{first_non_finite, ranges, ranges_checked};
@@ -72,5 +76,10 @@ pub use metrics::{Deviation, Metrics, metrics};
 pub use minifloat::Minifloat;
 pub use params::{Params, Range, params};
 pub use qtype::QType;
+pub use second_moments::{SecondMoments, TooManySamples};
 pub use spec::{Granularity, QSpec, Scales};
 pub use weight::{WeightMethod, fit};
+pub use weight_rounding::{
+    Algorithm, Columns, Effort, Rounded, ScaleBounds, WeightColumns, output_error, quadratic_error,
+    round_columns,
+};

@@ -172,6 +172,66 @@ impl MatMulNBitsSpec {
         }
     }
 
+    /// A matrix with integer zero points, quantized by the caller: `shape` is its depth and width.
+    pub fn plain(
+        spec: &QSpec,
+        block_size: usize,
+        (depth, width): (usize, usize),
+        transposed: bool,
+    ) -> MatMulNBitsSpec {
+        MatMulNBitsSpec {
+            depth,
+            width,
+            transposed,
+            block_size,
+            qtype: spec.qtype,
+            symmetric: spec.symmetric,
+            method: WeightMethod::MinMax,
+            params: BlockParamTypes::Plain,
+        }
+    }
+
+    /// Stores integers that were found otherwise: one byte for each element of the matrix in C
+    /// order, and the parameters of each block in the order of a [`Layout`](crate::Layout). The
+    /// metrics are those of no elements.
+    pub fn pack_columns(&self, integers: &[u8], params: &[Params]) -> (Vec<u8>, ColumnParams) {
+        let (blocks, blob, points_len) = (self.blocks(), self.blob_len(), self.zero_points_len());
+        assert_eq!(integers.len(), self.depth * self.width, "integers of the matrix");
+        assert_eq!(params.len(), blocks * self.width, "parameters of the blocks");
+        let bits = self.qtype.bits();
+        let mut blobs = vec![0; self.width * blocks * blob];
+        let mut scales = Vec::with_capacity(self.width * blocks);
+        let mut packed = vec![0; self.width * points_len];
+        let middle = QSpec { symmetric: true, ..self.spec() }.zero_point_midpoint() as u8;
+        let mut points = Vec::new();
+        let mut codes = vec![0; self.block_size];
+        for column in 0..self.width {
+            points.clear();
+            for block in 0..blocks {
+                let first = block * self.block_size;
+                codes.fill(0);
+                for (code, row) in codes.iter_mut().zip(first..self.depth) {
+                    let (row, column, along) = if self.transposed {
+                        (column, row, self.depth)
+                    } else {
+                        (row, column, self.width)
+                    };
+                    *code = integers[row * along + column];
+                }
+                let at = column * blocks + block;
+                pack_into(&codes, bits, &mut blobs[at * blob..][..blob]);
+                let group = if self.transposed { at } else { block * self.width + column };
+                scales.push(params[group].scale);
+                points.push(params[group].zero_point as u8);
+            }
+            // Unused bits of the last byte have the midpoint of the grid.
+            points.resize(blocks.next_multiple_of(4), middle);
+            pack_into(&points, bits, &mut packed[column * points_len..][..points_len]);
+        }
+        let metrics = Sums::default().metrics(0);
+        (blobs, ColumnParams { scales, zero_points: ZeroPoints::Packed(packed), metrics })
+    }
+
     /// `None` when an element is not finite.
     fn encode<X: Element>(&self, data: &[X], blobs: &mut [u8]) -> Option<ColumnParams> {
         if data.is_empty() {

@@ -62,7 +62,7 @@ impl Range {
     /// The range with finite ends: infinities become the largest finite number, NaN and empty
     /// ranges become 0.
     #[inline]
-    fn finite(self) -> Range {
+    pub(crate) fn finite(self) -> Range {
         if self.is_empty() {
             return Range { min: 0.0, max: 0.0 };
         }

@@ -265,6 +265,19 @@ pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMet
     search::of_few(x, choices.as_slice(), spec)
 }
 
+/// The candidates for a group whose range is covered only in part: both ends of the grid, or one of
+/// them, are at `kept` of the range. Their number depends on the spec alone.
+pub(crate) fn clipped_candidates(range: Range, kept: f32, spec: &QSpec) -> Vec<Params> {
+    let Range { min, max } = range.finite().widened_to_zero();
+    let both = Range { min: min * kept, max: max * kept };
+    if spec.symmetric {
+        return minmax::choices(both, spec).as_slice().to_vec();
+    }
+    [both, Range { min: both.min, max }, Range { min, max: both.max }]
+        .map(|range| params(range, spec))
+        .to_vec()
+}
+
 /// The scale and the float zero point of one group of floats, whose range is finite.
 pub(crate) fn fit_float_zero(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams {
     hqq::shifted(x, range, spec)
