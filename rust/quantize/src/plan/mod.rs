@@ -34,6 +34,7 @@ mod rules;
 mod select;
 mod selectable;
 mod slowdown_warnings;
+mod small_tables;
 mod small_weights;
 mod types;
 mod unscalable;
@@ -382,6 +383,7 @@ impl Plan {
             config: &config,
             selection: &selection,
             float_weights: formats::float_weights(graph, &constants, &config),
+            small_tables: small_tables::find(graph, &constants, &config, &selection),
             activations: ActivationContext::of(graph, &constants, &config, &selection)?,
         };
         let decisions = rules::decide(&context);
