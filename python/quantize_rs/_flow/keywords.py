@@ -29,6 +29,7 @@ class QuantizeKeywords(TypedDict, total=False):
     block_size: int | None
     weight_method: str | None
     rounding: str | None
+    weight_algorithm: str
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -88,6 +89,7 @@ class CalibrateKeywords(TypedDict, total=False):
     weights: str | None
     narrow_range: bool | None
     rounding: str | None
+    weight_algorithm: str
     # Activations
     activations: str | None
     activation_types: Mapping[str, str] | None
@@ -152,6 +154,7 @@ class PlanKeywords(TypedDict, total=False):
     block_size: int | None
     weight_method: str | None
     rounding: str | None
+    weight_algorithm: str
     native_int4: bool | None
     # Activations
     activation_types: Mapping[str, str] | None

@@ -114,6 +114,10 @@ class Model:
               ``"hqq"``.
             - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
               ``"nearest"``.
+            - `weight_algorithm`: How the integers of weights are chosen where samples are given:
+              `auto` and `descent` try all algorithms on each weight and keep the one whose output
+              error is the smallest on samples that were held back. One of ``"auto"``,
+              ``"nearest"``, ``"scales"``, ``"gptq"``, ``"descent"``.
             - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.
 
         Activations

@@ -179,6 +179,12 @@ class QuantizeOptions:
         `dynamic` use `preserve_sums` where their inputs lie on one side of 0; everything else uses
         `nearest`. One of ``"preserve_sums"``, ``"nearest"``. Default: preserve_sums for
         convolutions and dynamic, otherwise nearest.
+    weight_algorithm : str
+        How the integers of weights are chosen where samples are given: `auto` and `descent` try all
+        algorithms on each weight and keep the one whose output error is the smallest on samples
+        that were held back. The samples are run once; the time that rounding takes grows with the
+        size of the largest layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``,
+        ``"scales"``, ``"gptq"``, ``"descent"``. Default: auto.
     native_int4 : bool | None
         Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
         saves no space. Default: True.
@@ -303,6 +309,7 @@ class QuantizeOptions:
     block_size: int | None = None
     weight_method: str | None = None
     rounding: str | None = None
+    weight_algorithm: str = "auto"
     native_int4: bool | None = None
     activations: str | None = None
     activation_types: Mapping[str, str] | None = None

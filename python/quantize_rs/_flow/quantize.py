@@ -102,6 +102,10 @@ def quantize(
           ``"hqq"``.
         - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
           ``"nearest"``.
+        - `weight_algorithm`: How the integers of weights are chosen where samples are given: `auto`
+          and `descent` try all algorithms on each weight and keep the one whose output error is the
+          smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
+          ``"gptq"``, ``"descent"``.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
@@ -314,6 +318,10 @@ def quantize_with_calibration(
           weights; False uses it.
         - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,
           ``"nearest"``.
+        - `weight_algorithm`: How the integers of weights are chosen where samples are given: `auto`
+          and `descent` try all algorithms on each weight and keep the one whose output error is the
+          smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
+          ``"gptq"``, ``"descent"``.
 
     Activations
         - `activations`: The type of activations. One of ``"int8"``, ``"uint8"``,

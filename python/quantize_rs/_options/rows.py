@@ -89,6 +89,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="weight_algorithm",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="weights",
+        default="auto",
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="native_int4",
         aliases=(),
         cls="QuantizeOptions",

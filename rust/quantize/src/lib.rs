@@ -95,7 +95,7 @@ pub use legacy::{
 pub use options::config;
 pub use options::{
     Below, Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile,
-    Rounding, Target, WeightType,
+    Rounding, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,
@@ -105,7 +105,10 @@ pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
 pub use quantize_rs_onnx::{DataType, Model, Tensor};
-pub use ranges::{Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, tensorrt};
+pub use ranges::{
+    Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight, RoundedWeights,
+    RoundingEvidence, tensorrt,
+};
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,
     Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report,

@@ -12,6 +12,7 @@ use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::evaluate::{RecordedOutputs, float_outputs, record};
 use super::retained::{RetainedSamples, is_held_back};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
+use super::weights::{MomentCollector, PaddingMask};
 use crate::encode::bias_correction::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
@@ -60,6 +61,7 @@ pub(super) fn collect(
     samples: &mut dyn Samples,
     control: &mut Control<'_>,
     evaluating: bool,
+    moments: Option<&MomentCollector<'_>>,
 ) -> Result<Collected, CalibrationError> {
     let mut names: Vec<String> = observed.iter().map(|entry| entry.name.clone()).collect();
     // The position of each output among the observed values.
@@ -69,12 +71,18 @@ pub(super) fn collect(
         outputs.push(known.unwrap_or(names.len()));
         names.extend(known.is_none().then_some(output));
     }
+    for value in moments.into_iter().flat_map(MomentCollector::values) {
+        if !names.iter().any(|name| name == value) {
+            names.push(value.to_owned());
+        }
+    }
+    let moments = moments.map(|moments| (moments, &names[..]));
     let kept = Mutex::new(RetainedSamples::default());
     let retained = evaluating.then_some((&kept, &outputs[..]));
-    let observer = || Collector::new(&observed, retained);
+    let observer = || Collector::new(&observed, retained, moments);
     let RunOutcome { observers, samples, engine, notes } =
         observe(model, &names, engine, samples, control, observer)?;
-    let mut all = Collector::new(&observed, retained);
+    let mut all = Collector::new(&observed, retained, moments);
     for one in observers {
         all.merge(&one);
     }
@@ -150,6 +158,12 @@ struct Collector<'a> {
     /// The evaluation samples, shared by all threads, if methods are evaluated; and which of the
     /// observed values are outputs of the model.
     kept: Option<(&'a Mutex<RetainedSamples>, &'a [usize])>,
+    /// The moments of the inputs of layers, shared by all threads, and the names of all values.
+    moments: Option<(&'a MomentCollector<'a>, &'a [String])>,
+    /// The content and the padding of the current sample, for the moments.
+    current: (u64, Option<PaddingMask>),
+    /// Why a value of the current sample could not be added to the moments.
+    refused: Option<String>,
     /// The outputs of the current sample.
     shown: Vec<Vec<f32>>,
     /// Whether the current sample is held back.
@@ -164,6 +178,7 @@ impl<'a> Collector<'a> {
     fn new(
         observed: &'a [ObservedValue],
         kept: Option<(&'a Mutex<RetainedSamples>, &'a [usize])>,
+        moments: Option<(&'a MomentCollector<'a>, &'a [String])>,
     ) -> Collector<'a> {
         let empty = |entry: &ObservedValue| ObservedRange {
             spec: entry.spec,
@@ -177,6 +192,9 @@ impl<'a> Collector<'a> {
         Collector {
             observed,
             kept,
+            moments,
+            current: (0, None),
+            refused: None,
             shown: vec![Vec::new(); kept.map_or(0, |(_, outputs)| outputs.len())],
             holding: false,
             seen: observed.iter().map(empty).collect(),
@@ -204,6 +222,11 @@ impl ValueSink for Collector<'_> {
         let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
         for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == index) {
             record(shown, values);
+        }
+        if let Some((moments, names)) = self.moments {
+            let (key, mask) = &self.current;
+            let added = moments.observe(&names[index], shape, values, *key, mask.as_ref());
+            self.refused = added.err().or(self.refused.take());
         }
         let seen = if self.holding { &mut self.held_back_seen } else { &mut self.seen };
         let (Some(seen), Some(wanted)) = (seen.get_mut(index), self.observed.get(index)) else {
@@ -233,6 +256,9 @@ impl ValueSink for Collector<'_> {
 
 impl ValueObserver for Collector<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
+        if self.moments.is_some() {
+            self.current = (sample.key(), PaddingMask::of(sample));
+        }
         let Some((kept, outputs)) = self.kept else { return };
         self.shown = vec![Vec::new(); outputs.len()];
         let key = sample.key();
@@ -248,6 +274,9 @@ impl ValueObserver for Collector<'_> {
             if let Some((_, shown)) = kept.samples.get_mut(&(!self.holding, sample.key())) {
                 std::mem::swap(shown, &mut self.shown);
             }
+        }
+        if let Some(what) = self.refused.take() {
+            return Err(CalibrationError::data(what));
         }
         let seen = if self.holding { &self.held_back_seen } else { &self.seen };
         for (seen, entry) in seen.iter().zip(self.observed) {

@@ -10,6 +10,7 @@ mod progress;
 mod retained;
 mod run;
 mod score;
+mod weights;
 
 pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 
@@ -24,6 +25,7 @@ pub(crate) use progress::StagedProgress;
 pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
+use weights::MomentCollector;
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
 /// channel means that bias correction needs.
@@ -50,31 +52,46 @@ pub fn calibrate(
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
     let observed = collect::observed_values(model, plan);
-    if observed.is_empty() {
+    let layers = weights::layers(model, plan)?;
+    if observed.is_empty() && layers.weights.is_empty() {
         // No value is observed: the engine does not even have to support the model.
         let model = plan.origin.fingerprint.clone();
         let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
         ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
         return Ok(ranges);
     }
-    if matches!(method, Method::Auto) && plan.needs_calibration() {
-        let evaluating = engine.runs_any_model();
-        let collected =
-            collect::collect(model, observed, engine, samples, &mut control, evaluating)?;
-        // Samples that run again to evaluate methods are not counted twice.
-        let count = collected.samples;
-        let Control { threads, progress } = control;
-        let mut at_the_end = |_| progress(Progress { done: count, total: Some(count) });
-        let mut control = Control { threads, progress: &mut at_the_end };
-        return auto::choose(model, plan, engine, collected, &mut control);
+    let diagonal = plan.config.weight_algorithm.needs_diagonal();
+    let moments = (!layers.weights.is_empty())
+        .then(|| MomentCollector::new(&layers, diagonal, samples.len_hint()));
+    let evaluating =
+        matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
+    let mut collected = collect::collect(
+        model,
+        observed,
+        engine,
+        samples,
+        &mut control,
+        evaluating,
+        moments.as_ref(),
+    )?;
+    // Samples that run again to evaluate methods are not counted twice.
+    let count = collected.samples;
+    let Control { threads, progress } = control;
+    let mut at_the_end = |_| progress(Progress { done: count, total: Some(count) });
+    let mut control = Control { threads, progress: &mut at_the_end };
+    let mut ranges = if !plan.needs_calibration() {
+        // No range is computed, so no method is used.
+        let (_, ranges) = collected.ranges(plan);
+        Ranges { method: Method::full_range().name(), ..ranges }
+    } else if matches!(method, Method::Auto) {
+        auto::choose(model, plan, engine, collected, &mut control)?
+    } else {
+        collected.ranges(plan).1.using(method)?
+    };
+    if let Some(moments) = moments {
+        let moments = moments.finish();
+        weights::round(model, plan, &mut ranges, &layers, moments, &mut control)?;
     }
-    let mut collected = collect::collect(model, observed, engine, samples, &mut control, false)?;
-    let (_, mut ranges) = collected.ranges(plan);
-    if plan.needs_calibration() {
-        return Ok(ranges.using(method)?);
-    }
-    // No range was computed, so no method was used.
-    ranges.method = Method::full_range().name();
     Ok(ranges)
 }
 
@@ -102,7 +119,7 @@ pub fn compare_methods(
     mut control: Control<'_>,
 ) -> Result<MethodComparison, QuantizeError> {
     let observed = collect::observed_values(model, plan);
-    let collected = collect::collect(model, observed, engine, samples, &mut control, true)?;
+    let collected = collect::collect(model, observed, engine, samples, &mut control, true, None)?;
     let all = compare_methods::ComparisonScope { heavy_clipping: true, single: true };
     compare_methods::compare(model, plan, engine, collected, &mut control, all)
 }

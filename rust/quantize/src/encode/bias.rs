@@ -11,10 +11,10 @@ use quantize_rs_onnx::{DataType, Tensor};
 
 use super::bias_correction::{Correction, Place};
 use super::{Encoded, EncodedTensor, WeightSettings, assemble, floats, invalid, weight};
-use crate::QuantizeError;
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Bias;
 use crate::plan::{Decision, IntegerNode, Plan, Planned};
+use crate::{QuantizeError, Ranges};
 
 /// Quantizes the bias of each integer node, after applying `corrections`.
 pub(super) fn biases(
@@ -104,6 +104,15 @@ fn sum(values: &[f32], added: &[f32]) -> Vec<f32> {
 /// The limit for a bias. Half of the int32 range remains for the accumulated products that it is
 /// added to, which holds 33,000 products of uint8 and symmetric int8.
 pub(crate) const LARGEST: f64 = 1_073_741_824.0;
+
+/// The minimum scale of each channel of the weights of a plan: see [`floors`].
+pub(crate) fn weight_floors(
+    graph: &Graph<'_>,
+    plan: &Plan,
+    ranges: Option<&Ranges>,
+) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
+    floors(graph, &plan.integer_nodes(), &super::activations(plan, ranges)?)
+}
 
 /// The minimum scale of each channel of each weight. With the scale `input × weight`, the bias then
 /// fits int32 together with the products, and does not underflow.

@@ -8,7 +8,7 @@ use super::declare::options;
 use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
-use super::{Format, Override, Rounding, Target, WeightType};
+use super::{Format, Override, Rounding, Target, WeightAlgorithm, WeightType};
 use crate::{Below, QuantizeError};
 
 const WEIGHTS_ALONE: &[Verb] = &[Verb::Quantize];
@@ -213,6 +213,16 @@ options! {
         default_text: Some("preserve_sums for convolutions and dynamic, otherwise nearest"),
         example: "rounding=\"nearest\"",
         flag: Flag { value_name: Some("METHOD"), ..Flag::PLAIN },
+    };
+
+    /// How the integers of weights are chosen where samples are given: `auto` and `descent` try all
+    /// algorithms on each weight and keep the one whose output error is the smallest on samples
+    /// that were held back. The samples are run once; the time that rounding takes grows with the
+    /// size of the largest layers. `nearest` ignores the samples.
+    option weight_algorithm: WeightAlgorithm = WeightAlgorithm::Auto => {
+        default_text: Some("auto"),
+        example: "weight_algorithm=\"nearest\"",
+        flag: Flag { value_name: Some("ALGORITHM"), ..Flag::PLAIN },
     };
 
     /// Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
@@ -451,6 +461,16 @@ impl Config {
     pub(crate) fn weight_method(&self, spec: &QSpec, convolves: bool) -> WeightMethod {
         let usual = if convolves { WeightMethod::MinMax } else { WeightMethod::usual(spec) };
         self.weight_method.unwrap_or(usual)
+    }
+
+    /// Whether weights are rounded with the help of samples. By default not if an option says how
+    /// they are rounded or scaled.
+    pub(crate) fn rounds_with_samples(&self) -> bool {
+        match self.weight_algorithm {
+            WeightAlgorithm::Auto => self.weight_method.is_none() && self.rounding.is_none(),
+            WeightAlgorithm::Nearest => false,
+            _ => true,
+        }
     }
 
     /// Which of the two integers around it a weight becomes. Matrices gain little, much of what

@@ -25,6 +25,7 @@ mod table;
 pub(crate) mod target;
 mod text;
 mod value;
+pub(crate) mod weight_algorithm;
 pub(crate) mod weight_type;
 
 pub use config::Config;
@@ -40,4 +41,5 @@ pub use row::{Choice, Class, Condition, Flag, Group, Kind, OptionRow, Setter, Su
 pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unused};
 pub use target::{Bias, Placement, Profile, Target};
 pub use value::{Bits, CheckMode, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
+pub use weight_algorithm::WeightAlgorithm;
 pub use weight_type::{MicroLayout, MicroRow, WeightType};

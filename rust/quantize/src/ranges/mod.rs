@@ -6,6 +6,7 @@
 
 mod diff;
 mod histogram;
+mod rounded;
 pub mod tensorrt;
 
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
 pub use histogram::Histogram;
+pub(crate) use rounded::hash;
+pub use rounded::{RoundedWeight, RoundedWeights, RoundingEvidence};
 
 /// The range of each observed value of a model, and the statistics behind it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -52,30 +55,31 @@ pub struct Ranges {
     /// clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
     pub statistics: Arc<BTreeMap<String, ObservedRange>>,
+    /// Weights that were rounded with the help of the samples. Shared by clones.
+    #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
+    pub rounded: Arc<RoundedWeights>,
 }
 
-/// Whether there are no statistics.
-fn is_bare(statistics: &Arc<BTreeMap<String, ObservedRange>>) -> bool {
-    statistics.is_empty()
+/// Whether a map is empty.
+fn is_bare<T>(map: &Arc<BTreeMap<String, T>>) -> bool {
+    map.is_empty()
 }
 
-/// Serializes shared statistics as if they were not shared.
+/// Serializes a shared map as if it were not shared.
 mod shared {
-    use super::{Arc, BTreeMap, Deserialize, ObservedRange, Serialize};
+    use super::{Arc, BTreeMap, Deserialize, Serialize};
 
-    type Statistics = BTreeMap<String, ObservedRange>;
-
-    pub(super) fn serialize<S: serde::Serializer>(
-        statistics: &Arc<Statistics>,
+    pub(super) fn serialize<S: serde::Serializer, T: Serialize>(
+        map: &Arc<BTreeMap<String, T>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        (**statistics).serialize(serializer)
+        (**map).serialize(serializer)
     }
 
-    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>>(
+    pub(super) fn deserialize<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(
         deserializer: D,
-    ) -> Result<Arc<Statistics>, D::Error> {
-        Statistics::deserialize(deserializer).map(Arc::new)
+    ) -> Result<Arc<BTreeMap<String, T>>, D::Error> {
+        BTreeMap::deserialize(deserializer).map(Arc::new)
     }
 }
 
@@ -187,6 +191,7 @@ impl Ranges {
             remarks: Vec::new(),
             warnings: Vec::new(),
             statistics: Arc::new(statistics),
+            rounded: Arc::default(),
         }
     }
 
@@ -311,6 +316,8 @@ impl Ranges {
         merged.notes.extend_from_slice(&other.notes);
         merged.notes.sort();
         merged.notes.dedup();
+        // Weights that were rounded for a part of the samples were not rounded for all of them.
+        merged.rounded = Arc::default();
         // Remarks about few samples may not hold for all samples together.
         merged.warnings.clear();
         for (name, seen) in Arc::make_mut(&mut merged.statistics) {

@@ -1,0 +1,248 @@
+//! The layers whose weights can be rounded with the help of samples: which value each weight is
+//! multiplied by, and which elements of the weight meet the same elements of that value.
+
+use std::collections::{BTreeMap, HashMap};
+
+use quantize_rs_math::{Layout, Scales};
+use quantize_rs_onnx::{DataType, NodeProto};
+
+use super::rows::{Rows, Window};
+use crate::graph::uses::Constant;
+use crate::graph::{Graph, Producer};
+use crate::plan::{Plan, Source, ValuePlan};
+
+/// The rows of a value that layers multiply by their weights.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LayerInput {
+    /// The value.
+    pub(crate) value: String,
+    pub(crate) rows: Rows,
+    /// The number of groups of channels, each of which has its own rows.
+    pub(crate) groups: usize,
+    /// The number of elements of a row.
+    pub(crate) depth: usize,
+}
+
+/// Which elements of a weight belong to which column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ColumnMap {
+    pub(crate) groups: usize,
+    pub(crate) width: usize,
+    pub(crate) depth: usize,
+    group_stride: usize,
+    column_stride: usize,
+    element_stride: usize,
+}
+
+impl ColumnMap {
+    /// The flat index of an element.
+    pub(crate) fn index(&self, group: usize, column: usize, element: usize) -> usize {
+        group * self.group_stride + column * self.column_stride + element * self.element_stride
+    }
+
+    /// Columns whose elements lie next to each other.
+    fn rows_of(groups: usize, width: usize, depth: usize) -> ColumnMap {
+        ColumnMap {
+            groups,
+            width,
+            depth,
+            group_stride: width * depth,
+            column_stride: depth,
+            element_stride: 1,
+        }
+    }
+
+    /// Columns whose elements are `width` apart.
+    fn columns_of(groups: usize, width: usize, depth: usize) -> ColumnMap {
+        ColumnMap {
+            groups,
+            width,
+            depth,
+            group_stride: width * depth,
+            column_stride: 1,
+            element_stride: width,
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.groups * self.width * self.depth
+    }
+}
+
+/// A weight and the inputs that it meets.
+#[derive(Clone, Debug)]
+pub(crate) struct LayerWeight {
+    /// Its name.
+    pub(crate) name: String,
+    pub(crate) map: ColumnMap,
+    /// Positions of its inputs in [`Layers::inputs`]; several if layers share the weight.
+    pub(crate) inputs: Vec<usize>,
+}
+
+/// The weights of a plan that can be rounded with the help of samples.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Layers {
+    pub(crate) inputs: Vec<LayerInput>,
+    pub(crate) weights: Vec<LayerWeight>,
+}
+
+impl Layers {
+    /// The layers of a plan.
+    pub(crate) fn of(graph: &Graph<'_>, plan: &Plan) -> Layers {
+        let constants: BTreeMap<&str, Constant<'_>> = plan
+            .constants(graph)
+            .into_iter()
+            .map(|constant| (graph.values[constant.anchor].name, constant))
+            .collect();
+        let mut layers = Layers::default();
+        let mut known: HashMap<String, Vec<usize>> = HashMap::new();
+        for (value, how) in plan.quantized().filter(|(_, how)| is_rounded(how)) {
+            let Some(constant) = constants.get(value.name.as_str()) else { continue };
+            let Some((map, inputs)) = meets(graph, constant) else { continue };
+            let shape = how.matrix.as_ref().map_or(&constant.shape[..], |matrix| &matrix[..]);
+            if !Layout::of(shape, how.spec.granularity)
+                .is_ok_and(|it| it.elements() == map.elements())
+            {
+                continue;
+            }
+            let mut positions = Vec::new();
+            for input in inputs {
+                let same = known.entry(input.value.clone()).or_default();
+                let found = same.iter().copied().find(|at| layers.inputs[*at] == input);
+                let at = found.unwrap_or_else(|| {
+                    layers.inputs.push(input);
+                    same.push(layers.inputs.len() - 1);
+                    layers.inputs.len() - 1
+                });
+                positions.push(at);
+            }
+            layers.weights.push(LayerWeight { name: value.name.clone(), map, inputs: positions });
+        }
+        layers
+    }
+}
+
+/// Whether a weight becomes integers of up to 8 bits with wide scales.
+fn is_rounded(how: &ValuePlan) -> bool {
+    let qtype = how.spec.qtype;
+    how.source == Source::Weights
+        && !qtype.is_float()
+        && qtype.bits() <= 8
+        && matches!(how.spec.scales, Scales::Float)
+}
+
+/// The inputs that a weight is multiplied by, and its columns. All multiplications must meet the
+/// same columns; lookups in a table meet none and do not count.
+fn meets(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<(ColumnMap, Vec<LayerInput>)> {
+    if constant.dtype != Some(DataType::Float) {
+        return None;
+    }
+    let mut found: Option<(ColumnMap, Vec<LayerInput>)> = None;
+    for usage in &constant.uses {
+        let Some(multiplier) = usage.multiplier(graph) else { continue };
+        if multiplier.node.op_type == "Gather" {
+            continue;
+        }
+        // Values in subgraphs are not observed.
+        multiplier.index?;
+        let side = side(graph, constant, multiplier.node, multiplier.input)?;
+        let (map, input) = product(graph, constant, multiplier.node, side)?;
+        match &mut found {
+            None => found = Some((map, vec![input])),
+            Some((known, inputs)) if *known == map => inputs.push(input),
+            Some(_) => return None,
+        }
+    }
+    found
+}
+
+/// How the constant reaches the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Side {
+    input: usize,
+    /// Whether a `Transpose` swaps the two axes of the constant on the way.
+    swapped: bool,
+}
+
+fn side(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    node: &NodeProto,
+    input: usize,
+) -> Option<Side> {
+    let name = node.input.get(input)?;
+    if *name == graph.values[constant.anchor].name {
+        return Some(Side { input, swapped: false });
+    }
+    let Producer::Node { node: before, .. } = graph.values[graph.value(name)?].producer else {
+        return None;
+    };
+    let transpose = graph.nodes[before];
+    let swaps = transpose.op_type == "Transpose"
+        && transpose.is_onnx()
+        && constant.shape.len() == 2
+        && graph.input(before, 0) == Some(constant.anchor)
+        && transpose.attribute("perm").is_none_or(|perm| perm.ints[..] == [1, 0]);
+    swaps.then_some(Side { input, swapped: true })
+}
+
+/// The columns of a weight, and the rows that they are multiplied by.
+fn product(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    node: &NodeProto,
+    side: Side,
+) -> Option<(ColumnMap, LayerInput)> {
+    if !node.is_onnx() {
+        return None;
+    }
+    let input = |at: usize| node.input.get(at).cloned();
+    let shape = &constant.shape[..];
+    let (value, rows, map) = match (node.op_type.as_str(), side.input, shape) {
+        ("MatMul", 1, &[first, second]) => (input(0)?, Rows::Last, matrix(first, second, side)),
+        ("MatMul", 0, &[first, second]) => {
+            let flipped = Side { swapped: !side.swapped, ..side };
+            (input(1)?, Rows::SecondLast, matrix(first, second, flipped))
+        }
+        ("Gemm", 1, &[first, second]) => {
+            let transposed = node.int("transB", 0) != 0;
+            let side = Side { swapped: side.swapped != transposed, ..side };
+            let rows = if node.int("transA", 0) == 0 { Rows::Last } else { Rows::SecondLast };
+            (input(0)?, rows, matrix(first, second, side))
+        }
+        ("Conv", 1, &[outputs, depth, ref kernel @ ..]) if !side.swapped => {
+            let groups = groups(node, outputs)?;
+            let depth = depth * kernel.iter().product::<usize>();
+            let window = Window::of(node, kernel)?;
+            (input(0)?, Rows::Patches(window), ColumnMap::rows_of(groups, outputs / groups, depth))
+        }
+        ("ConvTranspose", 1, &[inputs, outputs, ref kernel @ ..]) if !side.swapped => {
+            let groups = groups(node, inputs)?;
+            let width = outputs * kernel.iter().product::<usize>();
+            (input(0)?, Rows::Channels, ColumnMap::columns_of(groups, width, inputs / groups))
+        }
+        ("LSTM" | "GRU" | "RNN", 1, &[directions, gates, depth]) if !side.swapped => {
+            (input(0)?, Rows::Last, ColumnMap::rows_of(1, directions * gates, depth))
+        }
+        _ => return None,
+    };
+    let id = graph.value(&value)?;
+    let constant = graph.constant(id).is_some();
+    (!constant && map.elements() > 0).then_some(())?;
+    Some((map, LayerInput { value, rows, groups: map.groups, depth: map.depth }))
+}
+
+/// The columns of a matrix that is the right factor of a product.
+fn matrix(first: usize, second: usize, side: Side) -> ColumnMap {
+    if side.swapped {
+        ColumnMap::rows_of(1, first, second)
+    } else {
+        ColumnMap::columns_of(1, second, first)
+    }
+}
+
+/// The number of groups of a convolution, if it divides the channels.
+fn groups(node: &NodeProto, channels: usize) -> Option<usize> {
+    let groups = usize::try_from(node.int("group", 1)).ok()?;
+    (groups > 0 && channels > 0 && channels.is_multiple_of(groups)).then_some(groups)
+}

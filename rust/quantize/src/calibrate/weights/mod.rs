@@ -1,0 +1,284 @@
+//! Rounds weights with the help of samples: collects the second moments of the inputs of layers,
+//! tries the algorithms of a ladder on each weight, and keeps the one whose output error is the
+//! smallest on samples that were held back.
+
+// Counts of rows and columns, and integers of up to 8 bits.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+
+mod collect;
+mod evidence;
+mod layers;
+mod rows;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use quantize_rs_math::{
+    Algorithm, Effort, Layout, Rounded, ScaleBounds, WeightColumns, round_columns,
+};
+use quantize_rs_onnx::{DataType, Model};
+use rayon::prelude::*;
+
+use crate::encode::{WeightTask, bias, scale_type};
+use crate::graph::Graph;
+use crate::graph::elements::to_f32;
+use crate::plan::Plan;
+use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+use crate::{QuantizeError, Ranges};
+
+use super::run::Control;
+pub(crate) use collect::{InputMoments, MomentCollector, PaddingMask};
+use evidence::{Held, smallest};
+pub(crate) use layers::Layers;
+use layers::{ColumnMap, LayerWeight};
+
+/// How often integers and scales are changed in turn.
+const EFFORT: Effort = Effort { rounds: 3, passes: 2 };
+
+/// The layers of `plan` whose weights are rounded with the help of samples.
+///
+/// # Errors
+/// The graph is not well-formed.
+pub(crate) fn layers(model: &Model, plan: &Plan) -> Result<Layers, QuantizeError> {
+    if !plan.config.rounds_with_samples() {
+        return Ok(Layers::default());
+    }
+    Ok(Layers::of(&Graph::of(model)?, plan))
+}
+
+/// Rounds the weights of the layers of `plan`, and adds them to `ranges`.
+///
+/// `moments` are those of the inputs of `layers`, as [`MomentCollector::finish`] returns them.
+///
+/// # Errors
+/// A weight cannot be quantized, or the caller cancels.
+pub(crate) fn round(
+    model: &Model,
+    plan: &Plan,
+    ranges: &mut Ranges,
+    layers: &Layers,
+    mut moments: Vec<Option<InputMoments>>,
+    control: &mut Control<'_>,
+) -> Result<(), QuantizeError> {
+    let resolved = plan.resolve(model, Some(ranges))?;
+    let (before, after) = (Graph::of(model)?, Graph::of(&resolved.model)?);
+    let constants: HashMap<&str, _> = resolved
+        .plan
+        .constants(&after)
+        .into_iter()
+        .map(|constant| (after.values[constant.anchor].name, constant))
+        .collect();
+    let floors = bias::weight_floors(&after, &resolved.plan, resolved.ranges.as_ref())?;
+    let planned: HashMap<&str, _> =
+        resolved.plan.quantized().map(|(value, how)| (&*value.name, (&value.name, how))).collect();
+    let mut uses = vec![0_usize; layers.inputs.len()];
+    layers.weights.iter().flat_map(|weight| &weight.inputs).for_each(|at| uses[*at] += 1);
+    let mut found = RoundedWeights::new();
+    for weight in &layers.weights {
+        control.go_on(ranges.samples)?;
+        let task = planned.get(&*weight.name).zip(constants.get(&*weight.name)).map(
+            |((name, how), constant)| {
+                let floors = floors.get(&weight.name).map_or(&[][..], |floors| floors);
+                let (graph, plan) = (&after, &resolved.plan);
+                WeightTask { graph, plan, name, how, constant, floors }
+            },
+        );
+        if let Some(task) = task
+            && let Some(factors) = scaled_by(&before, &task, weight)?
+        {
+            let inputs: Vec<&InputMoments> =
+                weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
+            let one = Layer { task: &task, map: weight.map, inputs, factors };
+            if let Some(rounded) = one.round()? {
+                found.insert(weight.name.clone(), rounded);
+            }
+        }
+        for at in &weight.inputs {
+            uses[*at] -= 1;
+            if uses[*at] == 0 {
+                moments[*at] = None;
+            }
+        }
+    }
+    ranges.rounded = Arc::new(found);
+    Ok(())
+}
+
+/// The factor by which smoothing multiplied each input element of a weight; empty if the weight is
+/// as it was. `None` if it changed otherwise.
+fn scaled_by(
+    before: &Graph<'_>,
+    task: &WeightTask<'_, '_>,
+    weight: &LayerWeight,
+) -> Result<Option<Vec<f32>>, QuantizeError> {
+    /// Rounding of a product in float32.
+    const TOLERANCE: f32 = 1e-5;
+    let old = before.value(&weight.name).and_then(|value| before.constant_behind(value));
+    let Some(old) = old else { return Ok(None) };
+    let (old, new) = (before.model.tensor(old)?, task.graph.model.tensor(task.constant.tensor)?);
+    if old.data == new.data {
+        return Ok(Some(Vec::new()));
+    }
+    let (Some(old), Some(new)) = (to_f32(&old), to_f32(&new)) else { return Ok(None) };
+    let ColumnMap { groups, width, depth, .. } = weight.map;
+    if groups != 1 || old.len() != new.len() {
+        return Ok(None);
+    }
+    let factor = |element: usize| {
+        let column = |column| weight.map.index(0, column, element);
+        let largest = (0..width).map(column).max_by(|a, b| old[*a].abs().total_cmp(&old[*b].abs()));
+        let factor = largest.map_or(1.0, |at| if old[at] == 0.0 { 1.0 } else { new[at] / old[at] });
+        let same = |at: usize| (new[at] - old[at] * factor).abs() <= TOLERANCE * new[at].abs();
+        (factor > 0.0 && factor.is_finite() && (0..width).map(column).all(same)).then_some(factor)
+    };
+    Ok((0..depth).map(factor).collect())
+}
+
+/// The least scale of each group; empty if there is none.
+fn least_scales(floors: &[f32], groups: usize) -> Vec<f32> {
+    let highest = floors.iter().copied().fold(0.0, f32::max);
+    if highest == 0.0 {
+        return Vec::new();
+    }
+    let each = floors.len() == groups;
+    (0..groups).map(|group| if each { floors[group] } else { highest }).collect()
+}
+
+/// A weight to round, and what is known of its inputs.
+struct Layer<'a> {
+    task: &'a WeightTask<'a, 'a>,
+    map: ColumnMap,
+    inputs: Vec<&'a InputMoments>,
+    /// The factor of each input element; its moments are divided by it.
+    factors: Vec<f32>,
+}
+
+impl Layer<'_> {
+    fn round(&self) -> Result<Option<RoundedWeight>, QuantizeError> {
+        let WeightTask { graph, plan, how, constant, floors, .. } = *self.task;
+        let tensor = graph.model.tensor(constant.tensor)?;
+        let Some(floats) = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite())) else {
+            return Ok(None);
+        };
+        let Ok(layout) = Layout::of(self.task.shape(), how.spec.granularity) else {
+            return Ok(None);
+        };
+        let Some(parts) = self.parts(&floats, &layout) else { return Ok(None) };
+        let held: Vec<Held> = (0..self.map.groups).map(|group| self.held(group)).collect();
+        let halves = scale_type(graph, constant.anchor) == DataType::Float16;
+        let bounds = least_scales(floors, layout.groups());
+        let bounds = ScaleBounds { floors: &bounds, halves };
+        let algorithm = plan.config.weight_algorithm.last();
+        let spec = &how.spec;
+        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, EFFORT);
+        let nearest = self.task.without_samples()?;
+        let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
+        let held_back = held.iter().any(|held| !held.rows.is_empty());
+        let evidence = evidence::Evidence { parts: &parts, held: &held, held_back };
+        let (best, errors) = smallest(&evidence, &nearest, &all);
+        let algorithm = best.map_or(Algorithm::Nearest, |best| best.algorithm);
+        let evidence = RoundingEvidence { algorithm, errors, held_back };
+        let empty = RoundedWeight {
+            evidence,
+            spec: how.spec,
+            floats: hash(&tensor),
+            scales: Vec::new(),
+            zero_points: Vec::new(),
+            integers: Vec::new(),
+        };
+        Ok(Some(match best {
+            Some(best) => self.stored(best, empty),
+            None => empty,
+        }))
+    }
+
+    /// The columns of the weight. `None` if scales are not shared by blocks of a column, or nothing
+    /// is known of the inputs.
+    fn parts(&self, floats: &[f32], layout: &Layout) -> Option<Vec<WeightColumns>> {
+        let ColumnMap { groups, width, depth, .. } = self.map;
+        let of_element = |group: usize, column: usize, element: usize| {
+            layout.group_of(self.map.index(group, column, element))
+        };
+        let first = of_element(0, 0, 0);
+        let block = (1..depth).find(|at| of_element(0, 0, *at) != first).unwrap_or(depth);
+        let part = |group: usize| {
+            let mut values = Vec::with_capacity(width * depth);
+            let mut scales = Vec::with_capacity(width * depth.div_ceil(block));
+            for column in 0..width {
+                for element in 0..depth {
+                    let scale = of_element(group, column, element) as u32;
+                    if element % block == 0 {
+                        scales.push(scale);
+                    } else if scales.last() != Some(&scale) {
+                        return None;
+                    }
+                    values.push(floats[self.map.index(group, column, element)]);
+                }
+            }
+            let mut inputs = self.inputs.iter().map(|input| &input.groups[group]);
+            let mut moments = inputs.next()?.clone();
+            inputs.try_for_each(|more| moments.merge(more)).ok()?;
+            if moments.rows() == 0 {
+                return None;
+            }
+            // The mean over the rows, so that numbers do not depend on how many there are.
+            let rows = moments.rows() as f64;
+            let mut moments = moments.matrix();
+            for ((row, column), moment) in moments.indexed_iter_mut() {
+                *moment /= rows * self.factor(row) * self.factor(column);
+            }
+            Some(WeightColumns { depth, values, block, groups: scales, moments })
+        };
+        (0..groups).into_par_iter().map(part).collect()
+    }
+
+    fn factor(&self, element: usize) -> f64 {
+        self.factors.get(element).map_or(1.0, |factor| f64::from(*factor))
+    }
+
+    /// The rows held back of a group.
+    fn held(&self, group: usize) -> Held {
+        let mut rows: Vec<f32> =
+            self.inputs.iter().flat_map(|input| input.held_back(group)).collect();
+        if !self.factors.is_empty() {
+            let factors = self.factors.iter().cycle();
+            rows.iter_mut().zip(factors).for_each(|(x, factor)| *x /= factor);
+        }
+        Held { rows }
+    }
+
+    /// The errors of an encoded weight, column by column, of each group.
+    fn errors_of(&self, encoded: &crate::EncodedTensor, floats: &[f32]) -> Option<Vec<Vec<f32>>> {
+        let decoded = encoded.decoded(self.task.how, self.task.shape())?;
+        let ColumnMap { groups, width, depth, .. } = self.map;
+        let of_group = |group: usize| {
+            let each =
+                (0..width).flat_map(|column| (0..depth).map(move |element| (column, element)));
+            each.map(|(column, element)| {
+                let at = self.map.index(group, column, element);
+                decoded[at] - floats[at]
+            })
+            .collect()
+        };
+        (decoded.len() == floats.len()).then(|| (0..groups).map(of_group).collect())
+    }
+
+    /// The integers in the order of the weight.
+    fn stored(&self, best: &Rounded, empty: RoundedWeight) -> RoundedWeight {
+        let ColumnMap { width, depth, .. } = self.map;
+        let count: usize = best.integers.iter().map(Vec::len).sum();
+        let mut integers = vec![0; count];
+        for (group, found) in best.integers.iter().enumerate() {
+            for (at, integer) in found.iter().enumerate() {
+                integers[self.map.index(group, at / depth, at % depth)] = *integer as u8;
+            }
+        }
+        debug_assert_eq!(count, best.integers.len() * width * depth);
+        RoundedWeight {
+            scales: best.params.iter().map(|params| params.scale).collect(),
+            zero_points: best.params.iter().map(|params| params.zero_point).collect(),
+            integers,
+            ..empty
+        }
+    }
+}

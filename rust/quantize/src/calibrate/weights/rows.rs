@@ -1,0 +1,354 @@
+//! The rows of a value that a layer multiplies by its weight.
+
+use quantize_rs_onnx::NodeProto;
+
+/// Where the rows of a value lie.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Rows {
+    /// Along the last axis.
+    Last,
+    /// Along the axis before the last.
+    SecondLast,
+    /// Along the second axis, the channels of an image; a group of channels each.
+    Channels,
+    /// The elements that a kernel covers, at each of its positions.
+    Patches(Window),
+}
+
+/// The kernel of a convolution.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Window {
+    kernel: Vec<usize>,
+    strides: Vec<usize>,
+    dilations: Vec<usize>,
+    padding: Padding,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Padding {
+    /// The begins, then the ends.
+    Explicit(Vec<usize>),
+    /// So that there are as many positions as elements by stride; an odd one at the end or begin.
+    Same { upper: bool },
+}
+
+impl Window {
+    /// The window of a `Conv` node. `None` if an attribute has an unusual length or sign.
+    pub(crate) fn of(node: &NodeProto, kernel: &[usize]) -> Option<Window> {
+        let axes = kernel.len();
+        let list = |name: &str, count: usize, usual: usize| {
+            let Some(given) = node.attribute(name) else { return Some(vec![usual; count]) };
+            let found: Option<Vec<usize>> =
+                given.ints.iter().map(|number| usize::try_from(*number).ok()).collect();
+            found.filter(|found| found.len() == count)
+        };
+        let strides = list("strides", axes, 1)?;
+        let dilations = list("dilations", axes, 1)?;
+        let positive = |all: &[usize]| all.iter().all(|number| *number > 0);
+        if !(positive(kernel) && positive(&strides) && positive(&dilations)) {
+            return None;
+        }
+        let auto = node.attribute("auto_pad").and_then(|attribute| attribute.s.as_deref());
+        let padding = match auto.unwrap_or(b"NOTSET") {
+            b"SAME_UPPER" => Padding::Same { upper: true },
+            b"SAME_LOWER" => Padding::Same { upper: false },
+            b"VALID" => Padding::Explicit(vec![0; 2 * axes]),
+            _ => Padding::Explicit(list("pads", 2 * axes, 0)?),
+        };
+        Some(Window { kernel: kernel.to_vec(), strides, dilations, padding })
+    }
+
+    /// The number of positions along an axis, and the padding before its first element.
+    fn positions(&self, axis: usize, length: usize) -> (usize, usize) {
+        let covered = self.dilations[axis] * (self.kernel[axis] - 1) + 1;
+        let stride = self.strides[axis];
+        match &self.padding {
+            Padding::Explicit(pads) => {
+                let padded = length + pads[axis] + pads[self.kernel.len() + axis];
+                (padded.checked_sub(covered).map_or(0, |rest| rest / stride + 1), pads[axis])
+            }
+            Padding::Same { upper } => {
+                let count = length.div_ceil(stride);
+                let total = (count.saturating_sub(1) * stride + covered).saturating_sub(length);
+                (count, if *upper { total / 2 } else { total.div_ceil(2) })
+            }
+        }
+    }
+}
+
+/// The rows of one sample that are used: of `total` rows at most `limit`, spread evenly. Which ones
+/// depends on `key`, so that samples differ.
+fn chosen(total: usize, limit: usize, key: u64) -> impl Iterator<Item = usize> {
+    let count = total.min(limit.max(1));
+    // `count ≤ total`, so that no row is used twice.
+    let offset = if count < total { usize::try_from(key % total as u64).unwrap_or(0) } else { 0 };
+    (0..count).map(move |at| (at * total / count + offset) % total)
+}
+
+/// How rows are read from a value.
+pub(crate) struct RowReader<'a> {
+    pub(crate) rows: &'a Rows,
+    pub(crate) groups: usize,
+    pub(crate) depth: usize,
+    /// The most rows of each group.
+    pub(crate) limit: usize,
+    pub(crate) key: u64,
+    /// Which positions of the first two axes count; the others are padding.
+    pub(crate) mask: Option<(&'a [usize], &'a [bool])>,
+}
+
+impl RowReader<'_> {
+    /// The rows of a group, one after the other. `None` if the shape does not fit the layer.
+    pub(crate) fn read(&self, shape: &[usize], values: &[f32], group: usize) -> Option<Vec<f32>> {
+        if shape.iter().product::<usize>() != values.len() || values.is_empty() {
+            return None;
+        }
+        match self.rows {
+            Rows::Last => self.last(shape, values),
+            Rows::SecondLast => self.second_last(shape, values),
+            Rows::Channels => {
+                let window = Window {
+                    kernel: vec![1; shape.len().checked_sub(2)?],
+                    strides: vec![1; shape.len() - 2],
+                    dilations: vec![1; shape.len() - 2],
+                    padding: Padding::Explicit(vec![0; 2 * (shape.len() - 2)]),
+                };
+                self.patches(&window, shape, values, group)
+            }
+            Rows::Patches(window) => self.patches(window, shape, values, group),
+        }
+    }
+
+    fn last(&self, shape: &[usize], values: &[f32]) -> Option<Vec<f32>> {
+        let depth = *shape.last().filter(|depth| **depth == self.depth)?;
+        let total = values.len() / depth;
+        let counts: Vec<usize> = match self.mask {
+            Some((axes, mask)) if shape.len() > 2 && shape[..2] == *axes => {
+                let each = total / mask.len().max(1);
+                (0..total).filter(|row| mask[row / each.max(1)]).collect()
+            }
+            _ => (0..total).collect(),
+        };
+        let mut found = Vec::with_capacity(counts.len().min(self.limit) * depth);
+        for at in chosen(counts.len(), self.limit, self.key) {
+            found.extend_from_slice(&values[counts[at] * depth..][..depth]);
+        }
+        Some(found)
+    }
+
+    fn second_last(&self, shape: &[usize], values: &[f32]) -> Option<Vec<f32>> {
+        let &[.., depth, columns] = shape else { return None };
+        if depth != self.depth || columns == 0 {
+            return None;
+        }
+        let total = values.len() / depth;
+        let mut found = Vec::with_capacity(total.min(self.limit) * depth);
+        for at in chosen(total, self.limit, self.key) {
+            let (matrix, column) = (at / columns, at % columns);
+            let matrix = &values[matrix * depth * columns..][..depth * columns];
+            found.extend(matrix.iter().skip(column).step_by(columns));
+        }
+        Some(found)
+    }
+
+    fn patches(
+        &self,
+        window: &Window,
+        shape: &[usize],
+        values: &[f32],
+        group: usize,
+    ) -> Option<Vec<f32>> {
+        let &[batch, channels, ref lengths @ ..] = shape else { return None };
+        let axes = window.kernel.len();
+        let own = channels / self.groups;
+        let elements: usize = window.kernel.iter().product();
+        if lengths.len() != axes || channels % self.groups != 0 || own * elements != self.depth {
+            return None;
+        }
+        let (counts, before): (Vec<usize>, Vec<usize>) =
+            (0..axes).map(|axis| window.positions(axis, lengths[axis])).unzip();
+        let plane: usize = lengths.iter().product();
+        let positions: usize = counts.iter().product();
+        let kernel = offsets(&window.kernel);
+        let total = batch * positions;
+        let mut found = Vec::with_capacity(total.min(self.limit) * self.depth);
+        // Where each element of the kernel reads in the plane; `None` in the padding.
+        let mut reads: Vec<Option<usize>> = vec![None; elements];
+        for at in chosen(total, self.limit, self.key) {
+            let (image, mut position) = (at / positions, at % positions);
+            let mut first = vec![0; axes];
+            for axis in (0..axes).rev() {
+                first[axis] = position % counts[axis] * window.strides[axis];
+                position /= counts[axis];
+            }
+            for (read, offset) in reads.iter_mut().zip(&kernel) {
+                let along = |axis: usize| {
+                    let at = first[axis] + offset[axis] * window.dilations[axis];
+                    at.checked_sub(before[axis]).filter(|at| *at < lengths[axis])
+                };
+                *read =
+                    (0..axes).try_fold(0, |flat, axis| Some(flat * lengths[axis] + along(axis)?));
+            }
+            for channel in group * own..(group + 1) * own {
+                let plane = &values[(image * channels + channel) * plane..][..plane];
+                found.extend(reads.iter().map(|read| read.map_or(0.0, |at| plane[at])));
+            }
+        }
+        Some(found)
+    }
+}
+
+/// The positions within a kernel, in C order.
+fn offsets(kernel: &[usize]) -> Vec<Vec<usize>> {
+    kernel.iter().fold(vec![Vec::new()], |all, length| {
+        let longer = |offset: Vec<usize>| {
+            (0..*length).map(move |at| {
+                let mut offset = offset.clone();
+                offset.push(at);
+                offset
+            })
+        };
+        all.into_iter().flat_map(longer).collect()
+    })
+}
+
+#[cfg(test)]
+// Small counts.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss
+)]
+mod tests {
+    use quantize_rs_onnx::{AttributeProto, Raw};
+
+    use super::*;
+
+    fn read(rows: &Rows, groups: usize, depth: usize, shape: &[usize]) -> Option<Vec<Vec<f32>>> {
+        let values: Vec<f32> = (1..=shape.iter().product::<usize>()).map(|at| at as f32).collect();
+        let reader = RowReader { rows, groups, depth, limit: usize::MAX, key: 3, mask: None };
+        (0..groups).map(|group| reader.read(shape, &values, group)).collect()
+    }
+
+    fn conv(attributes: Vec<AttributeProto>) -> NodeProto {
+        let attributes = attributes.into_iter().map(Raw::new).collect();
+        NodeProto::new("", "Conv", Vec::new(), vec!["y".to_owned()], attributes)
+    }
+
+    #[test]
+    fn matrices_are_read_along_either_axis() {
+        assert_eq!(read(&Rows::Last, 1, 3, &[2, 3]).unwrap(), [[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]]);
+        assert_eq!(
+            read(&Rows::SecondLast, 1, 2, &[2, 2, 2]).unwrap(),
+            [[1.0, 3.0, 2.0, 4.0, 5.0, 7.0, 6.0, 8.0]],
+        );
+        assert_eq!(read(&Rows::Last, 1, 4, &[2, 3]), None);
+        assert_eq!(read(&Rows::SecondLast, 1, 3, &[3]), None);
+    }
+
+    #[test]
+    fn padding_does_not_count() {
+        let values: Vec<f32> = (0..12_u8).map(f32::from).collect();
+        let reader = |counts| RowReader {
+            rows: &Rows::Last,
+            groups: 1,
+            depth: 2,
+            limit: 9,
+            key: 0,
+            mask: Some((&[2, 3], counts)),
+        };
+        let counts = [true, true, false, true, false, false];
+        let found = reader(&counts).read(&[2, 3, 2], &values, 0).unwrap();
+        assert_eq!(found, [0.0, 1.0, 2.0, 3.0, 6.0, 7.0]);
+        // A value with other leading axes has no padding.
+        assert_eq!(reader(&counts).read(&[3, 2, 2], &values, 0).unwrap().len(), 12);
+    }
+
+    #[test]
+    fn channels_are_read_at_each_position() {
+        let found = read(&Rows::Channels, 2, 1, &[1, 2, 3]).unwrap();
+        assert_eq!(found, [[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]]);
+    }
+
+    #[test]
+    fn patches_are_those_of_the_convolution() {
+        // The naive loop over output positions, channels and kernel positions.
+        let (channels, height, width) = (4, 5, 6);
+        for (kernel, strides, dilations, pads, groups) in [
+            ([3, 3], [1, 1], [1, 1], [1, 1, 1, 1], 1),
+            ([3, 2], [2, 1], [1, 2], [0, 2, 1, 0], 2),
+            ([1, 1], [1, 1], [1, 1], [0, 0, 0, 0], 4),
+            ([2, 3], [3, 2], [2, 1], [2, 0, 0, 1], 1),
+        ] {
+            let node = conv(vec![
+                AttributeProto::ints("strides", &strides.map(|at: i64| at)),
+                AttributeProto::ints("dilations", &dilations.map(|at: i64| at)),
+                AttributeProto::ints("pads", &pads.map(|at: i64| at)),
+            ]);
+            let lengths = kernel.map(|length: i64| length as usize);
+            let window = Window::of(&node, &lengths).unwrap();
+            let own = channels / groups;
+            let depth = own * lengths[0] * lengths[1];
+            let shape = [2, channels, height, width];
+            let found = read(&Rows::Patches(window), groups, depth, &shape).unwrap();
+            let size = |axis: usize, length: usize| {
+                (length as i64 + pads[axis] + pads[axis + 2]
+                    - dilations[axis] * (kernel[axis] - 1)
+                    - 1)
+                    / strides[axis]
+                    + 1
+            };
+            for (group, found) in found.iter().enumerate() {
+                let mut expected = Vec::new();
+                for image in 0..2 {
+                    for top in 0..size(0, height) {
+                        for left in 0..size(1, width) {
+                            for channel in group * own..(group + 1) * own {
+                                for row in 0..kernel[0] {
+                                    for column in 0..kernel[1] {
+                                        let y = top * strides[0] + row * dilations[0] - pads[0];
+                                        let x = left * strides[1] + column * dilations[1] - pads[1];
+                                        let inside = (0..height as i64).contains(&y)
+                                            && (0..width as i64).contains(&x);
+                                        let plane = (image * channels + channel) as i64;
+                                        let at = (plane * height as i64 + y) * width as i64 + x;
+                                        expected.push(if inside { (at + 1) as f32 } else { 0.0 });
+                                    }
+                                }
+                            }
+                        }
+                    }
+                }
+                assert_eq!(*found, expected, "{kernel:?} {strides:?} {dilations:?} {pads:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn padding_of_the_same_size_is_put_at_the_end_or_the_begin() {
+        let node = |auto: &str| {
+            conv(vec![
+                AttributeProto::string("auto_pad", auto),
+                AttributeProto::ints("strides", &[2]),
+            ])
+        };
+        let positions = |auto: &str| Window::of(&node(auto), &[4]).unwrap().positions(0, 7);
+        assert_eq!(positions("SAME_UPPER"), (4, 1));
+        assert_eq!(positions("SAME_LOWER"), (4, 2));
+        assert_eq!(positions("VALID"), (2, 0));
+    }
+
+    #[test]
+    fn no_row_is_used_twice_and_samples_differ() {
+        for (total, limit) in [(10, 3), (7, 7), (100, 33), (5, 9), (0, 4)] {
+            let mut found: Vec<usize> = chosen(total, limit, 11).collect();
+            assert_eq!(found.len(), total.min(limit));
+            found.sort_unstable();
+            found.dedup();
+            assert_eq!(found.len(), total.min(limit));
+            assert!(found.iter().all(|at| *at < total));
+        }
+        assert_ne!(chosen(100, 3, 1).next(), chosen(100, 3, 2).next());
+    }
+}

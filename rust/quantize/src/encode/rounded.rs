@@ -1,0 +1,89 @@
+//! Stores weights that were rounded with the help of samples.
+
+use bytes::Bytes;
+use quantize_rs_math::{
+    ColumnParams, Granularity, Layout, MatMulNBitsSpec, Params, QType, ZeroPoints, dequantize,
+    metrics, pack,
+};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use super::{EncodedTensor, assemble, data_type, invalid, stored};
+use crate::plan::ValuePlan;
+use crate::ranges::RoundedWeight;
+use crate::{Format, QuantizeError};
+
+/// The weight as it is stored. `None` if its scales are smaller than the bias needs.
+pub(super) fn encoded(
+    name: &str,
+    how: &ValuePlan,
+    shape: &[usize],
+    floats: &[f32],
+    rounded: &RoundedWeight,
+    floors: &[f32],
+) -> Result<Option<EncodedTensor>, QuantizeError> {
+    let layout = Layout::of(shape, how.spec.granularity).map_err(|error| invalid(name, &error))?;
+    let params = rounded.params();
+    if params.len() != layout.groups() || rounded.integers.len() != layout.elements() {
+        return Ok(None);
+    }
+    let highest = floors.iter().copied().fold(0.0, f32::max);
+    let each = floors.len() == params.len();
+    let reaches = |(group, params): (usize, &Params)| {
+        params.scale.abs() >= if each { floors[group] } else { highest }
+    };
+    if !params.iter().enumerate().all(reaches) {
+        return Ok(None);
+    }
+    let bytes = packed(&rounded.integers, how.spec.qtype);
+    let metrics = metrics(floats, &dequantize(&bytes, &layout, &params, how.spec.qtype));
+    if how.format == Format::MatMulNBits {
+        return Ok(columns(how, shape, rounded, &params)
+            .map(|tensor| EncodedTensor { metrics: Some(metrics), ..tensor }));
+    }
+    let quantized = Tensor {
+        dtype: data_type(how.stored),
+        shape: shape.to_vec(),
+        data: stored(bytes.into(), how, floats.len()),
+    };
+    Ok(Some(assemble(quantized, &layout, &params, how.stored, metrics)))
+}
+
+/// The integers as they are packed in a file.
+fn packed(integers: &[u8], qtype: QType) -> Vec<u8> {
+    if qtype.bits() == 8 {
+        return integers.to_vec();
+    }
+    let signed: Vec<i8> = integers.iter().copied().map(u8::cast_signed).collect();
+    pack::pack(&signed, qtype.bits())
+}
+
+/// The matrix column by column, in the blocks of `MatMulNBits`.
+fn columns(
+    how: &ValuePlan,
+    shape: &[usize],
+    rounded: &RoundedWeight,
+    params: &[Params],
+) -> Option<EncodedTensor> {
+    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
+        (how.spec.granularity, shape)
+    else {
+        return None;
+    };
+    let transposed = axis == 1;
+    let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
+    let cut = MatMulNBitsSpec::plain(&how.spec, block_size, (depth, width), transposed);
+    let (blobs, ColumnParams { scales, zero_points, .. }) =
+        cut.pack_columns(&rounded.integers, params);
+    let bytes = |shape: Vec<usize>, data: Bytes| Tensor { dtype: DataType::UInt8, shape, data };
+    let (blocks, blob) = (cut.blocks(), cut.blob_len());
+    Some(EncodedTensor {
+        quantized: bytes(vec![width, blocks, blob], blobs.into()),
+        scale: Tensor::from_f32(vec![width, blocks], &scales),
+        stored_scale: None,
+        zero_point: match zero_points {
+            ZeroPoints::Packed(packed) => bytes(vec![width, cut.zero_points_len()], packed.into()),
+            ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
+        },
+        metrics: None,
+    })
+}

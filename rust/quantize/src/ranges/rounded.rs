@@ -1,0 +1,88 @@
+//! Weights that were rounded with the help of samples: a result of calibration.
+
+use std::collections::BTreeMap;
+use std::hash::Hasher;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use quantize_rs_math::{Algorithm, Params, QSpec};
+use quantize_rs_onnx::Tensor;
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::util::fnv::Fnv;
+
+/// Weights that were rounded with the help of samples, by name.
+pub type RoundedWeights = BTreeMap<String, RoundedWeight>;
+
+/// The integers, scales and zero points of a weight that minimize the error of its layer's output.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundedWeight {
+    /// The algorithm that won, and what each of them reached.
+    #[serde(flatten)]
+    pub evidence: RoundingEvidence,
+    /// How the weight is quantized.
+    pub spec: QSpec,
+    /// A hash of the float elements.
+    pub floats: u64,
+    /// The scale of each group, in the order of the scales in the file.
+    pub scales: Vec<f32>,
+    /// The zero point of each group.
+    pub zero_points: Vec<i32>,
+    /// A byte for each element, in C order; signed integers in two's complement.
+    #[serde(with = "text")]
+    pub integers: Vec<u8>,
+}
+
+/// Why an algorithm was chosen for a weight.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RoundingEvidence {
+    /// The algorithm with the least error; if it is `nearest`, the weight stays as without samples.
+    pub algorithm: Algorithm,
+    /// The squared error of the layer's output relative to its squared output, for each algorithm
+    /// that was tried.
+    pub errors: BTreeMap<String, f64>,
+    /// Whether the errors were measured on samples that were held back. Otherwise there were too
+    /// few samples, and they are those of the samples that the weight was rounded for.
+    pub held_back: bool,
+}
+
+impl RoundedWeight {
+    /// The scales and zero points together.
+    pub(crate) fn params(&self) -> Vec<Params> {
+        let both = self.scales.iter().zip(&self.zero_points);
+        both.map(|(&scale, &zero_point)| Params { scale, zero_point }).collect()
+    }
+
+    /// Whether the weight was rounded from these floats, to be quantized like this.
+    pub(crate) fn fits(&self, spec: &QSpec, tensor: &Tensor) -> bool {
+        self.spec == *spec
+            && self.integers.len() == tensor.elements()
+            && self.scales.len() == self.zero_points.len()
+            && self.floats == hash(tensor)
+    }
+}
+
+/// A hash of the elements of a tensor.
+pub(crate) fn hash(tensor: &Tensor) -> u64 {
+    let mut hash = Fnv::default();
+    let (words, rest) = tensor.data.as_chunks::<8>();
+    for word in words {
+        hash.word(u64::from_le_bytes(*word));
+    }
+    hash.write(rest);
+    hash.finish()
+}
+
+/// Integers as base64.
+mod text {
+    use super::{Deserialize, Deserializer, Engine, STANDARD, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&STANDARD.encode(bytes))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        STANDARD.decode(text).map_err(de::Error::custom)
+    }
+}
