@@ -260,12 +260,16 @@ def test_arrays_are_not_copied(plan: Plan) -> None:
     assert found.values["image"][0] == 0
 
 
-def test_ranges_are_saved_loaded_and_merged(plan: Plan, images: Path) -> None:
+def test_ranges_are_saved_loaded_and_merged(plan: Plan, digits: Path, images: Path) -> None:
     samples = np.load(images)
     whole = plan.calibrate(samples)
     whole.save("ranges.json")
     assert Ranges.load("ranges.json") == whole
+    assert plan.apply(Ranges.load("ranges.json")).to_bytes() == plan.apply(whole).to_bytes()
     assert list(Path.cwd().glob("*ranges*")) == [Path.cwd() / "ranges.json"]
+    model = quantize_rs.open(digits)
+    plan = model.plan(activations="uint8", per_channel=True, weight_algorithm="nearest")
+    whole = plan.calibrate(samples)
     parts = [plan.calibrate(samples[i : i + 60]) for i in range(0, 200, 60)]
     merged = parts[0]
     for part in parts[1:]:

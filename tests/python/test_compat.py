@@ -308,8 +308,12 @@ def test_a_configuration_of_blocks_takes_precedence_over_the_arguments(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"algo_config": "RTN"}, "algo_config is 'RTN', expected a configuration of DEFAULT, HQQ"),
-        ({"algo_config": SimpleNamespace(algorithm="GPTQ")}, "algo_config is 'GPTQ'"),
+        (
+            {"algo_config": "RTN"},
+            "algo_config is 'RTN', expected a configuration of DEFAULT, GPTQ, HQQ",
+        ),
+        ({"algo_config": SimpleNamespace(algorithm="GPTQ")}, "has no calibration_data_reader"),
+        ({"algo_config": SimpleNamespace(algorithm="NVAWQ")}, "algo_config is 'NVAWQ'"),
         ({"algo_config": ours.RTNWeightOnlyQuantConfig({"fc1": 0.9})}, "algo_config has ratios"),
         ({"algo_config": ours.DefaultWeightOnlyQuantConfig(quant_axes={"MatMul": 1})}, "MatMul: 1"),
         ({"quant_axes": (("Gather", 0),)}, "quant_axes has Gather: 0"),

@@ -61,8 +61,10 @@ def test_corrupt_ranges_are_refused(ranges: Ranges, key: str, value: object, mes
 
 
 @pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy", "mse"])
-def test_merged_shards_are_the_whole(plan: Plan, images: Path, method: str) -> None:
+def test_merged_shards_are_the_whole(digits: Path, images: Path, method: str) -> None:
     samples = np.load(images)
+    model = quantize_rs.open(digits)
+    plan = model.plan(activations="uint8", per_channel=True, weight_algorithm="nearest")
     whole = plan.calibrate(samples, method=method)
     parts = [plan.calibrate(samples[i : i + 60], method=method) for i in range(0, 200, 60)]
     merged = parts[0]
@@ -70,6 +72,15 @@ def test_merged_shards_are_the_whole(plan: Plan, images: Path, method: str) -> N
         merged = part.merge(merged)
     assert merged == whole
     assert plan.apply(whole).to_bytes() == plan.apply(merged).to_bytes()
+
+
+def test_merged_ranges_round_weights_as_without_samples(plan: Plan, images: Path) -> None:
+    samples = np.load(images)
+    whole, half = plan.calibrate(samples), plan.calibrate(samples[:100])
+    merged = half.merge(plan.calibrate(samples[100:]))
+    assert merged.values == whole.values
+    assert {row.rounded_by for row in plan.apply(whole).report.weights} != {None}
+    assert {row.rounded_by for row in plan.apply(merged).report.weights} == {None}
 
 
 def test_what_does_not_belong_together_is_not_merged(plan: Plan, images: Path) -> None:

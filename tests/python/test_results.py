@@ -69,11 +69,13 @@ def test_rows_say_what_is_in_the_file(report: Report) -> None:
         assert value.scale == (scale.min(), scale.max())
         assert value.granularity == "per_axis"
         assert value.sqnr_db is not None
-        assert value.sqnr_db > 38
+        assert value.sqnr_db > 35
         assert value.max_abs_error is not None
-        # Only the first convolution reads pixels; the others read outputs of a Relu and keep sums.
-        steps = 0.5 if value.name == "conv1.weight" else 0.75
-        assert value.max_abs_error <= scale.max() * steps
+        assert value.rounded_by in {"nearest", "scales", "gptq", "descent"}
+        assert value.rounding_gain_db is not None
+        assert value.rounding_gain_db >= 0
+        # An integer that makes good the errors of others is not the nearest.
+        assert value.max_abs_error <= scale.max() * 10
         assert not any(points.any() for points in zero)  # symmetric: no zero points, or only zeros
     image = next(value for value in report.values if value.name == "image")
     assert image.range == (0.0, 1.0)

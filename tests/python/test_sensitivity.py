@@ -195,7 +195,9 @@ def test_layers_of_a_deep_model_are_each_looked_at_alone(
     assert len(names) == 52
     for layer in found.layers:
         others = [name for name in names if name != layer.name]
-        plan = quantize_rs.open(model).plan(activations=activations, exclude=others)
+        plan = quantize_rs.open(model).plan(
+            activations=activations, exclude=others, weight_algorithm="nearest"
+        )
         alone = plan.apply(plan.calibrate(samples, engine=engine)).to_bytes()
         whole = quantize_rs.compare(model, alone, samples, engine=engine, latency=False)
         for output, wanted in zip(layer.outputs, whole.outputs, strict=True):

@@ -28,7 +28,9 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def quantized(digits: Path, images: Path) -> onnx.ModelProto:
     """The digits, weights and activations."""
-    made = quantize_rs.quantize_with_calibration(digits, None, images, per_channel=True, limit=32)
+    made = quantize_rs.quantize_with_calibration(
+        digits, None, images, per_channel=True, limit=32, weight_algorithm="nearest"
+    )
     assert made.model is not None
     return onnx.load_from_string(made.model)
 
@@ -39,7 +41,9 @@ def changed(model: onnx.ModelProto, name: str, change: Callable[[Any], None]) ->
     (tensor,) = (tensor for tensor in model.graph.initializer if tensor.name == name)
     array = np.array(numpy_helper.to_array(tensor))
     change(array)
+    comment = tensor.doc_string
     tensor.CopyFrom(numpy_helper.from_array(array, name))
+    tensor.doc_string = comment
     return bytes(model.SerializeToString())
 
 
@@ -369,3 +373,28 @@ def test_blocks_that_no_kernel_reads_are_found(digits: Path, block_size: int) ->
     node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
     next(found for found in node.attribute if found.name == "block_size").i = block_size
     assert not quantize_rs.validate(digits, model).passed
+
+
+def test_weights_that_were_rounded_with_samples_are_found_by_their_checksum(
+    digits: Path, images: Path
+) -> None:
+    report = quantize_rs.quantize(digits, None, calibration_data=images)
+    assert report.model is not None
+    model = onnx.load_from_string(report.model)
+    found = validate(digits, model)
+    assert found, found
+    assert max(weight.max_steps for weight in found.weights) > 0.8
+    for weight in found.weights:
+
+        def one_further(integers: Any) -> None:
+            at = integers.size // 2
+            integers.flat[at] += 1 if integers.flat[at] < 100 else -1
+
+        wrong = validate(digits, changed(model, weight.integers, one_further))
+        assert ("weights", weight.integers) in problems(wrong)
+        scale = reader(model, weight.name).input[1]
+
+        def larger(scales: Any) -> None:
+            scales.flat[0] *= 1.2
+
+        assert not validate(digits, changed(model, scale, larger))

@@ -30,6 +30,7 @@ class QuantizeKeywords(TypedDict, total=False):
     weight_method: str | None
     rounding: str | None
     weight_algorithm: str
+    rounding_effort: str
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -70,6 +71,7 @@ class QuantizeKeywords(TypedDict, total=False):
 
     # Aliases: other names of the same options.
     precision: str | None  # weights
+    effort: str  # rounding_effort
     exclude_layers: Iterable[str] | None  # exclude
     included_layers: Iterable[str] | None  # include
     layer_dtype: Mapping[str, str] | None  # layer_types
@@ -90,6 +92,7 @@ class CalibrateKeywords(TypedDict, total=False):
     narrow_range: bool | None
     rounding: str | None
     weight_algorithm: str
+    rounding_effort: str
     # Activations
     activations: str | None
     activation_types: Mapping[str, str] | None
@@ -131,6 +134,7 @@ class CalibrateKeywords(TypedDict, total=False):
 
     # Aliases: other names of the same options.
     precision: str | None  # weights
+    effort: str  # rounding_effort
     exclude_layers: Iterable[str] | None  # exclude
     included_layers: Iterable[str] | None  # include
     layer_dtype: Mapping[str, str] | None  # layer_types
@@ -155,6 +159,7 @@ class PlanKeywords(TypedDict, total=False):
     weight_method: str | None
     rounding: str | None
     weight_algorithm: str
+    rounding_effort: str
     native_int4: bool | None
     # Activations
     activation_types: Mapping[str, str] | None
@@ -184,6 +189,7 @@ class PlanKeywords(TypedDict, total=False):
 
     # Aliases: other names of the same options.
     precision: str | None  # weights
+    effort: str  # rounding_effort
     excluded_layers: Iterable[str] | None  # exclude
     exclude_layers: Iterable[str] | None  # exclude
     included_layers: Iterable[str] | None  # include

@@ -185,6 +185,10 @@ class QuantizeOptions:
         that were held back. The samples are run once; the time that rounding takes grows with the
         size of the largest layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``,
         ``"scales"``, ``"gptq"``, ``"descent"``. Default: auto.
+    rounding_effort : str
+        How long rounding with the help of samples may take. The samples are run once with each;
+        `fast` costs little more, `balanced` about as much again, and `best` several times that. One
+        of ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
     native_int4 : bool | None
         Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
         saves no space. Default: True.
@@ -310,6 +314,7 @@ class QuantizeOptions:
     weight_method: str | None = None
     rounding: str | None = None
     weight_algorithm: str = "auto"
+    rounding_effort: str = "balanced"
     native_int4: bool | None = None
     activations: str | None = None
     activation_types: Mapping[str, str] | None = None

@@ -106,6 +106,8 @@ def quantize(
           and `descent` try all algorithms on each weight and keep the one whose output error is the
           smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
           ``"gptq"``, ``"descent"``.
+        - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
+          ``"balanced"``, ``"best"``. Also called `effort`.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
@@ -322,6 +324,8 @@ def quantize_with_calibration(
           and `descent` try all algorithms on each weight and keep the one whose output error is the
           smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
           ``"gptq"``, ``"descent"``.
+        - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
+          ``"balanced"``, ``"best"``. Also called `effort`.
 
     Activations
         - `activations`: The type of activations. One of ``"int8"``, ``"uint8"``,

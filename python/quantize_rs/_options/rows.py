@@ -99,6 +99,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="rounding_effort",
+        aliases=("effort",),
+        cls="QuantizeOptions",
+        group="weights",
+        default="balanced",
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="native_int4",
         aliases=(),
         cls="QuantizeOptions",

@@ -110,6 +110,12 @@ class ReportRow(PlannedValue):
         The range of the calibration, as minimum and maximum.
     method : str or None
         The calibration method that ``"auto"`` chose for it.
+    rounded_by : str or None
+        The algorithm that rounded a weight with the help of samples: ``"nearest"``, ``"scales"``,
+        ``"gptq"`` or ``"descent"``. None for others.
+    rounding_gain_db : float or None
+        By how many decibels that lowers the error of the layer's output on samples held back. The
+        report's JSON has the error of every algorithm that was tried.
     sqnr_db, cosine, mse, max_abs_error : float or None
         The error of a dequantized constant against its floats: SQNR in dB (``inf`` if equal),
         cosine similarity, mean squared and largest absolute error.
@@ -119,6 +125,8 @@ class ReportRow(PlannedValue):
     zero_point: int | None = None
     range: tuple[float, float] | None = None
     method: str | None = None
+    rounded_by: str | None = None
+    rounding_gain_db: float | None = None
     sqnr_db: float | None = None
     cosine: float | None = None
     mse: float | None = None
@@ -130,6 +138,8 @@ class ReportRow(PlannedValue):
             return found
         seen, error = how["range"], how["error"]
         row: dict[str, Any] = found | how | _spec(how) | ({} if error is None else _error(error))
+        if (rounding := how.get("rounding")) is not None:
+            row |= {"rounded_by": rounding["algorithm"], "rounding_gain_db": _gain_db(rounding)}
         row["range"] = None if seen is None else (seen["min"], seen["max"])
         return row
 
@@ -159,6 +169,11 @@ def _source(source: str | dict[str, Any]) -> str:
             return "calibration"
         case _:
             return str(source)
+
+
+def _gain_db(rounding: dict[str, Any]) -> float:
+    before, after = (rounding["errors"].get(name, 0) for name in ("nearest", rounding["algorithm"]))
+    return 10 * math.log10(before / after) if before > 0 and after > 0 else 0.0
 
 
 def _error(error: dict[str, float | None]) -> dict[str, Any]:

@@ -60,7 +60,8 @@ class StoredWeight:
     error : ErrorMetrics
         The error of the dequantized weight against the original.
     max_steps : float
-        The largest error in units of the scale: at most 0.5, or 0.75 with sum-preserving rounding.
+        The largest error in units of the scale: at most 0.5, 0.75 with sum-preserving rounding, or
+        several for weights that were rounded with samples.
     """
 
     name: str

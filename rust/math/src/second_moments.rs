@@ -4,16 +4,23 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array1, Array2, ArrayView2, s};
+use ndarray::{Array1, Array2, ArrayView2, ArrayViewMut2, s};
 
-/// Binary digits that a sum has below the largest sum of squares of a sample.
-const DIGITS: i32 = 46;
+use crate::rounding::round_ties_even;
+use crate::simd::{SimdLoop, vectorized};
+
+/// Binary digits of a sum of one sample, counted from the largest sum of squares of the sample.
+const DIGITS: i32 = 36;
 
 /// Samples whose sums of squares differ by less than this power of two share a unit.
 const LEVEL: i32 = 16;
 
-/// More samples could overflow: an entry of one sample is below `2^DIGITS` units.
-const MAX_SAMPLES: u64 = 1 << (62 - DIGITS);
+/// More samples would need more than the 53 digits of an f64: an entry of one sample is below
+/// `2^DIGITS` units.
+const MAX_SAMPLES: u64 = 1 << (52 - DIGITS);
+
+/// Rows up to this length are multiplied by a plain loop, which needs no memory.
+const SHORT: usize = 16;
 
 /// Rows of the matrix that are computed at a time.
 const STRIP: usize = 64;
@@ -22,9 +29,9 @@ const STRIP: usize = 64;
 ///
 /// Floating-point sums depend on the order of addition. So that threads, shards and the order of
 /// the samples change no bit, each sample's `XᵀX` is rounded to a multiple of a unit, and the
-/// multiples are added as integers. The unit is 2⁻⁴⁶ of the largest sum of squares in the sample,
-/// up to a factor of 2¹⁶: sums of samples with very different magnitudes are kept apart and added
-/// at the end, in a fixed order. Products of f32 are accumulated in f32 within a sample.
+/// multiples are added, which is exact in f64. The unit is 2⁻³⁶ of the largest sum of squares in
+/// the sample, up to a factor of 2¹⁶: sums of samples with very different magnitudes are kept apart
+/// and added at the end, in a fixed order. Products of f32 are accumulated in f32 within a sample.
 ///
 /// ```
 /// use quantize_rs_math::SecondMoments;
@@ -35,16 +42,16 @@ const STRIP: usize = 64;
 /// assert_eq!(moments.matrix()[[0, 1]], -1.0);
 /// # Ok::<(), quantize_rs_math::TooManySamples>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct SecondMoments {
     size: usize,
     /// Whether only the diagonal is summed.
     diagonal_only: bool,
     rows: u64,
     samples: u64,
-    /// Multiples of units, by the exponent of the unit: the upper triangle, row by row, or the
-    /// diagonal.
-    levels: BTreeMap<i32, Vec<i64>>,
+    /// Whole multiples of units, by the exponent of the unit: the upper triangle, row by row, or
+    /// the diagonal.
+    levels: BTreeMap<i32, Vec<f64>>,
 }
 
 /// Too many samples for the sums of [`SecondMoments`].
@@ -94,42 +101,72 @@ impl SecondMoments {
             return Err(TooManySamples);
         }
         (self.rows, self.samples) = (self.rows + rows as u64, self.samples + 1);
+        if size <= SHORT {
+            self.add_short(x);
+            return Ok(());
+        }
         let mut squares = vec![0.0_f64; size];
         for row in x.chunks_exact(size) {
             for (sum, x) in squares.iter_mut().zip(row) {
                 *sum += f64::from(*x) * f64::from(*x);
             }
         }
-        // No entry of XᵀX is larger than the largest of the diagonal (Cauchy-Schwarz).
-        let largest = squares.iter().copied().fold(0.0, f64::max);
-        let Some(level) = level(largest) else { return Ok(()) };
-        let to_units = 2_f64.powi(-level);
-        let entries = if self.diagonal_only { size } else { triangle(size) };
-        let sums = self.levels.entry(level).or_insert_with(|| vec![0; entries]);
+        let Some(level) = level(&squares) else { return Ok(()) };
+        let per_unit = 2_f64.powi(-level);
+        let sums = sums_of(&mut self.levels, level, size, self.diagonal_only);
         if self.diagonal_only {
             for (sum, square) in sums.iter_mut().zip(squares) {
-                *sum += (square * to_units).round_ties_even() as i64;
+                *sum += round_ties_even(square * per_unit);
             }
             return Ok(());
         }
         let x = ArrayView2::from_shape((rows, size), x).expect("whole rows");
-        let mut strip = Array2::<f32>::zeros((STRIP.min(size), size));
+        let mut strip = vec![0.0_f32; STRIP.min(size) * size];
         let mut at = 0;
         for first in (0..size).step_by(STRIP) {
-            let height = STRIP.min(size - first);
-            let mut products = strip.slice_mut(s![..height, first..]);
+            let (height, width) = (STRIP.min(size - first), size - first);
+            let products = &mut strip[..height * width];
+            let target = ArrayViewMut2::from_shape((height, width), &mut *products);
             let left = x.slice(s![.., first..first + height]);
-            general_mat_mul(1.0, &left.t(), &x.slice(s![.., first..]), 0.0, &mut products);
-            for (row, products) in products.rows().into_iter().enumerate() {
-                let products = products.slice(s![row..]);
+            let right = x.slice(s![.., first..]);
+            general_mat_mul(1.0, &left.t(), &right, 0.0, &mut target.expect("whole rows"));
+            for (row, products) in products.chunks_exact(width).enumerate() {
+                let products = &products[row..];
                 let sums = &mut sums[at..at + products.len()];
                 at += products.len();
-                for (sum, product) in sums.iter_mut().zip(products) {
-                    *sum += (f64::from(*product) * to_units).round_ties_even() as i64;
-                }
+                vectorized(AddRounded { sums, products, per_unit });
             }
         }
         Ok(())
+    }
+
+    /// Adds rows of up to [`SHORT`] elements, with products in f64.
+    fn add_short(&mut self, x: &[f32]) {
+        let size = self.size;
+        let mut products = [0.0_f64; SHORT * SHORT];
+        for row in x.chunks_exact(size) {
+            for (at, a) in row.iter().enumerate() {
+                let a = f64::from(*a);
+                for (product, b) in products[at * SHORT + at..].iter_mut().zip(&row[at..]) {
+                    *product += a * f64::from(*b);
+                }
+            }
+        }
+        let mut squares = [0.0_f64; SHORT];
+        for (at, square) in squares.iter_mut().enumerate() {
+            *square = products[at * (SHORT + 1)];
+        }
+        let Some(level) = level(&squares) else { return };
+        let per_unit = 2_f64.powi(-level);
+        let sums = sums_of(&mut self.levels, level, size, self.diagonal_only);
+        let mut sums = sums.iter_mut();
+        for row in 0..size {
+            let last = if self.diagonal_only { row + 1 } else { size };
+            let products = &products[row * SHORT + row..row * SHORT + last];
+            for (product, sum) in products.iter().zip(&mut sums) {
+                *sum += round_ties_even(product * per_unit);
+            }
+        }
     }
 
     /// Adds the moments of other samples.
@@ -146,7 +183,7 @@ impl SecondMoments {
         }
         (self.rows, self.samples) = (self.rows + other.rows, samples);
         for (level, more) in &other.levels {
-            let sums = self.levels.entry(*level).or_insert_with(|| vec![0; more.len()]);
+            let sums = self.levels.entry(*level).or_insert_with(|| vec![0.0; more.len()]);
             sums.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
         }
         Ok(())
@@ -158,7 +195,7 @@ impl SecondMoments {
         for (level, sums) in &self.levels {
             let (unit, mut at) = (2_f64.powi(*level), 0);
             for (row, diagonal) in diagonal.iter_mut().enumerate() {
-                *diagonal += sums[at] as f64 * unit;
+                *diagonal += sums[at] * unit;
                 at += if self.diagonal_only { 1 } else { self.size - row };
             }
         }
@@ -177,7 +214,7 @@ impl SecondMoments {
                 let mut to = matrix.slice_mut(s![row, row..]);
                 let sums = &sums[at..at + to.len()];
                 at += to.len();
-                to.iter_mut().zip(sums).for_each(|(to, sum)| *to += *sum as f64 * unit);
+                to.iter_mut().zip(sums).for_each(|(to, sum)| *to += sum * unit);
             }
         }
         mirror(&mut matrix);
@@ -204,8 +241,21 @@ const fn triangle(size: usize) -> usize {
     size * (size + 1) / 2
 }
 
-/// The exponent of the unit for a sample whose largest sum of squares is this.
-fn level(largest: f64) -> Option<i32> {
+/// The sums of a level.
+fn sums_of(
+    levels: &mut BTreeMap<i32, Vec<f64>>,
+    level: i32,
+    size: usize,
+    diagonal_only: bool,
+) -> &mut [f64] {
+    let entries = if diagonal_only { size } else { triangle(size) };
+    levels.entry(level).or_insert_with(|| vec![0.0; entries])
+}
+
+/// The exponent of the unit for a sample with these sums of squares. No other entry of `XᵀX` is
+/// larger than the largest of them (Cauchy-Schwarz).
+fn level(squares: &[f64]) -> Option<i32> {
+    let largest = squares.iter().copied().fold(0.0, f64::max);
     if !(largest > 0.0 && largest.is_finite()) {
         return None;
     }
@@ -213,6 +263,25 @@ fn level(largest: f64) -> Option<i32> {
     // by a rounding error.
     let exponent = largest.log2().floor() as i32 + 2;
     Some(exponent.div_euclid(LEVEL) * LEVEL + LEVEL - DIGITS)
+}
+
+/// Adds products to sums, rounded to whole units.
+struct AddRounded<'a> {
+    sums: &'a mut [f64],
+    products: &'a [f32],
+    per_unit: f64,
+}
+
+impl SimdLoop for AddRounded<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let AddRounded { sums, products, per_unit } = self;
+        for (sum, product) in sums.iter_mut().zip(products) {
+            *sum += round_ties_even(f64::from(*product) * per_unit);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -230,7 +299,7 @@ mod tests {
 
     #[test]
     fn the_sums_equal_those_of_f64() {
-        for (size, count) in [(1, 5), (7, 3), (64, 100), (130, 40)] {
+        for (size, count) in [(1, 5), (7, 3), (16, 9), (17, 9), (64, 100), (130, 40)] {
             let mut moments = SecondMoments::new(size);
             let mut exact = Array2::<f64>::zeros((size, size));
             for (seed, magnitude) in [(1, 1.0), (2, 3e4), (3, 1e-6), (4, 1.0)] {

@@ -95,7 +95,7 @@ pub use legacy::{
 pub use options::config;
 pub use options::{
     Below, Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, Placement, Profile,
-    Rounding, Target, WeightAlgorithm, WeightType,
+    Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

@@ -22,6 +22,7 @@ from __future__ import annotations
 from .calibrate import CalibrationDataReader, CalibrationMethod
 from .matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
+    GPTQWeightOnlyQuantConfig,
     HQQWeightOnlyQuantConfig,
     MatMulNBitsQuantizer,
     RTNWeightOnlyQuantConfig,
@@ -42,6 +43,7 @@ __all__ = [
     "CalibrationMethod",
     "DefaultWeightOnlyQuantConfig",
     "DynamicQuantConfig",
+    "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
     "QuantFormat",

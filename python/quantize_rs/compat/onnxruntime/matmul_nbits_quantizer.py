@@ -21,6 +21,7 @@ from .quant_utils import QuantFormat
 
 __all__ = [
     "DefaultWeightOnlyQuantConfig",
+    "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
     "RTNWeightOnlyQuantConfig",
@@ -29,7 +30,7 @@ __all__ = [
 _log = logging.getLogger("quantize_rs")
 
 # The names of onnxruntime's algorithms, and the weight methods here.
-_METHODS = {"DEFAULT": None, "HQQ": "hqq", "RTN": "minmax"}
+_METHODS = {"DEFAULT": None, "GPTQ": None, "HQQ": "hqq", "RTN": "minmax"}
 
 # The axis of the blocks.
 _AXES = {"MatMul": 0, "Gather": 1}
@@ -48,6 +49,27 @@ class DefaultWeightOnlyQuantConfig:
     bits: int = 4
     channel_wised_quantize: bool = False
     algorithm: str = "DEFAULT"
+
+
+@dataclass
+class GPTQWeightOnlyQuantConfig:
+    """An ``algo_config``: rounding that minimizes the error of outputs on samples (GPTQ).
+
+    `percdamp`, `block_size`, `actorder`, `mse` and `perchannel` have no effect: the damping is
+    0.01, the elements with the largest inputs are rounded first, and the ``block_size`` of the
+    quantizer says how many elements share a scale, as in onnxruntime.
+    """
+
+    calibration_data_reader: Any = None
+    percdamp: float = 0.01
+    block_size: int = 128
+    actorder: bool = False
+    mse: bool = False
+    perchannel: bool = True
+    quant_format: Any = QuantFormat.QOperator
+    op_types_to_quantize: Iterable[str] | None = None
+    quant_axes: Any = None
+    algorithm: str = "GPTQ"
 
 
 @dataclass
@@ -98,9 +120,9 @@ class MatMulNBitsQuantizer:
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
     algo_config
-        A `DefaultWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig` or `RTNWeightOnlyQuantConfig`,
-        of this package or of onnxruntime. Its fields take precedence over the arguments. Other
-        algorithms raise an error.
+        A `DefaultWeightOnlyQuantConfig`, `GPTQWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig`
+        or `RTNWeightOnlyQuantConfig`, of this package or of onnxruntime. Its fields take precedence
+        over the arguments. Other algorithms raise an error.
 
     Raises
     ------
@@ -140,8 +162,10 @@ class MatMulNBitsQuantizer:
             raise OptionError(what, option="nodes_to_include")
         _check_axes(quant_axes)
         method = None
+        self._samples: Any = None
         if algo_config is not None:
             method, fields = _method_and_fields(algo_config)
+            self._samples = fields.get("calibration_data_reader")
             bits, block_size = fields.get("bits", bits), fields.get("block_size", block_size)
             is_symmetric = fields.get("is_symmetric", is_symmetric)
             accuracy_level = fields.get("accuracy_level", accuracy_level)
@@ -161,6 +185,7 @@ class MatMulNBitsQuantizer:
                 per_channel=channel_wised_quantize,
                 symmetric=is_symmetric,
                 weight_method=method,
+                weight_algorithm="auto" if self._samples is None else "gptq",
                 accuracy_level=accuracy_level if blocks else None,
                 exclude=check.names("nodes_to_exclude", nodes_to_exclude),
                 op_types=check.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
@@ -171,7 +196,9 @@ class MatMulNBitsQuantizer:
 
     def process(self) -> None:
         """Quantize the weights."""
-        self._done = self._plan.apply()
+        samples = self._samples
+        ranges = None if samples is None else self._plan.calibrate(samples, method="minmax")
+        self._done = self._plan.apply(ranges)
 
     @property
     def model(self) -> SavedModel:
@@ -200,6 +227,11 @@ def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
         if fields.get(field):
             what = f"algo_config has {field}, expected None: all weights have the same blocks"
             raise OptionError(what, option="algo_config")
+    if name == "GPTQ":
+        if fields.get("calibration_data_reader") is None:
+            what = "algo_config has no calibration_data_reader, which GPTQ needs"
+            raise OptionError(what, option="algo_config")
+        fields = {key: value for key, value in fields.items() if key != "block_size"}
     if fields.get("axis", 1) != 1:
         _log.warning("algo_config.axis has no effect, as in onnxruntime")
     return _METHODS[name], fields

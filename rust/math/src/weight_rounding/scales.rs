@@ -1,4 +1,5 @@
-//! Scales and zero points of the least error, each element weighted by the mean square of its input.
+//! Scales and zero points of the least error, each element weighted by the mean square of its
+//! input.
 
 use rayon::prelude::*;
 
@@ -7,6 +8,9 @@ use crate::rounding::round_ties_even;
 use crate::simd::{SimdLoop, vectorized};
 use crate::weight::clipped_candidates;
 use crate::{Params, QSpec, Range};
+
+/// Columns that one task looks at.
+const COLUMNS: usize = 16;
 
 /// How often a scale is refitted to the integers that it leads to.
 const REFITS: usize = 2;
@@ -120,19 +124,25 @@ fn fits(
     params: &[Params],
     spec: &QSpec,
 ) -> Vec<Fit> {
-    let mut all = vec![Fit::default(); params.len()];
-    for (part, weights) in parts.iter().zip(weights) {
+    let of_part = |(part, weights): (&WeightColumns, &Vec<f32>)| {
         let of_column = |column: usize| {
-            let weights = weights.chunks(part.block);
-            let blocks = part.column_blocks(column).zip(weights);
-            let fit = |((values, group), weights): ((&[f32], usize), &[f32])| {
+            let blocks = part.column_blocks(column).zip(weights.chunks(part.block));
+            blocks.map(|((values, group), weights)| {
                 vectorized(FitLoop { values, weights, params: params[group], grid: spec.grid() })
-            };
-            blocks.map(fit).collect::<Vec<Fit>>()
+            })
         };
-        let columns: Vec<Vec<Fit>> = (0..part.width()).into_par_iter().map(of_column).collect();
-        let found = columns.iter().flatten().zip(&part.groups);
-        for (fit, group) in found {
+        let mut found = vec![Fit::default(); part.groups.len()];
+        let columns = found.par_chunks_mut(part.blocks().max(1) * COLUMNS).enumerate();
+        columns.for_each(|(chunk, found)| {
+            let columns = chunk * COLUMNS..((chunk + 1) * COLUMNS).min(part.width());
+            found.iter_mut().zip(columns.flat_map(of_column)).for_each(|(to, fit)| *to = fit);
+        });
+        found
+    };
+    let found: Vec<Vec<Fit>> = parts.par_iter().zip(weights).map(of_part).collect();
+    let mut all = vec![Fit::default(); params.len()];
+    for (part, found) in parts.iter().zip(found) {
+        for (fit, group) in found.iter().zip(&part.groups) {
             let sum = &mut all[*group as usize];
             sum.error += fit.error;
             sum.product += fit.product;

@@ -51,6 +51,8 @@ pub struct TensorProto {
     pub data_type: i32,
     /// The elements as bytes.
     pub raw_data: Option<Bytes>,
+    /// A comment for people.
+    pub doc_string: String,
     /// The elements in typed fields; each run has the number of its field.
     pub(crate) typed: Vec<TypedRun>,
     /// The location of the elements when `data_location` is external.
@@ -72,6 +74,7 @@ message!(TensorProto, "TensorProto", self, field, {
     4..=7 | 10 | 11 => self.typed.push(TypedRun { field: field.clone() }),
     8 => self.name = field.string()?,
     9 => self.raw_data = Some(field.span()?.bytes.clone()),
+    12 => self.doc_string = field.string()?,
     13 => {
         let mut entry = StringStringEntryProto::default();
         entry.merge(field.span()?.clone())?;
@@ -90,6 +93,7 @@ impl Encode for TensorProto {
         if let Some(data) = &self.raw_data {
             out.bytes(9, data);
         }
+        put_name(&mut out, 12, &self.doc_string);
         for (key, value) in &self.external_data {
             let mut entry = Rope::default();
             entry.string(1, key);

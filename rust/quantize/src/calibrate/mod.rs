@@ -16,6 +16,7 @@ pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 
 use std::collections::BTreeMap;
 
+use quantize_rs_math::Algorithm;
 use quantize_rs_onnx::Model;
 
 use crate::{Method, Plan, QuantizeError, Ranges};
@@ -60,9 +61,8 @@ pub fn calibrate(
         ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
         return Ok(ranges);
     }
-    let diagonal = plan.config.weight_algorithm.needs_diagonal();
-    let moments = (!layers.weights.is_empty())
-        .then(|| MomentCollector::new(&layers, diagonal, samples.len_hint()));
+    let diagonal = plan.config.last_algorithm() <= Algorithm::Scales;
+    let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers, diagonal));
     let evaluating =
         matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
     let mut collected = collect::collect(

@@ -10,6 +10,7 @@ pub(crate) mod bias;
 pub(crate) mod bias_correction;
 mod cache;
 pub(crate) mod dequantize;
+pub(crate) mod mark;
 mod microscaling;
 mod rounded;
 mod rounding;
@@ -20,9 +21,9 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::f16;
 use quantize_rs_math::{
-    BlockParamTypes, ColumnParams, Granularity, Layout, MatMulNBitsSpec, MathError, Metrics,
-    Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit, pack,
-    params, quantize_preserving_sums_into, ranges_checked,
+    Algorithm, BlockParamTypes, ColumnParams, Granularity, Layout, MatMulNBitsSpec, MathError,
+    Metrics, Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit,
+    pack, params, quantize_preserving_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Tensor};
 use rayon::prelude::*;
@@ -71,6 +72,8 @@ pub struct EncodedTensor {
     pub zero_point: Tensor,
     /// The quantization error, if the original floats are known.
     pub metrics: Option<Metrics>,
+    /// The algorithm that rounded a weight with the help of samples.
+    pub rounded: Option<Algorithm>,
 }
 
 impl EncodedTensor {
@@ -222,7 +225,8 @@ impl<'a> WeightTask<'a, '_> {
             let floats = to_f32(&tensor).unwrap_or_default();
             let found = rounded::encoded(name, how, self.shape(), &floats, rounded, floors)?;
             if let Some(found) = found {
-                return Ok(done(found, 0, Some(tensor.data)));
+                let rounded = Some(rounded.evidence.algorithm);
+                return Ok(done(EncodedTensor { rounded, ..found }, 0, Some(tensor.data)));
             }
         }
         let convolves = constant.multipliers(graph).any(|node| {
@@ -454,6 +458,7 @@ fn nbits(
             ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
         },
         metrics: Some(metrics),
+        rounded: None,
     })
 }
 
@@ -493,6 +498,7 @@ fn assemble(
         stored_scale: None,
         zero_point: integers(stored, layout.scale_shape(), &points),
         metrics: Some(metrics),
+        rounded: None,
     }
 }
 

@@ -85,5 +85,6 @@ fn columns(
             ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
         },
         metrics: None,
+        rounded: None,
     })
 }

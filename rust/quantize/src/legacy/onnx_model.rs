@@ -225,6 +225,7 @@ impl Plan {
             scale: Tensor::from_f32(layout.scale_shape(), &weight.scales),
             zero_point: integers(layout.scale_shape(), &weight.zero_points),
             metrics: None,
+            rounded: None,
         })
     }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use quantize_rs_math::{Granularity, QSpec, QType, WeightMethod};
+use quantize_rs_math::{Algorithm, Granularity, QSpec, QType, WeightMethod};
 
 use super::declare::options;
 use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
-use super::{Format, Override, Rounding, Target, WeightAlgorithm, WeightType};
+use super::{Format, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType};
 use crate::{Below, QuantizeError};
 
 const WEIGHTS_ALONE: &[Verb] = &[Verb::Quantize];
@@ -223,6 +223,15 @@ options! {
         default_text: Some("auto"),
         example: "weight_algorithm=\"nearest\"",
         flag: Flag { value_name: Some("ALGORITHM"), ..Flag::PLAIN },
+    };
+
+    /// How long rounding with the help of samples may take. The samples are run once with each;
+    /// `fast` costs little more, `balanced` about as much again, and `best` several times that.
+    option rounding_effort: RoundingEffort = RoundingEffort::Balanced => {
+        default_text: Some("balanced"),
+        aliases: &["effort"],
+        example: "rounding_effort=\"best\"",
+        flag: Flag { value_name: Some("EFFORT"), ..Flag::PLAIN },
     };
 
     /// Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
@@ -470,6 +479,16 @@ impl Config {
             WeightAlgorithm::Auto => self.weight_method.is_none() && self.rounding.is_none(),
             WeightAlgorithm::Nearest => false,
             _ => true,
+        }
+    }
+
+    /// The last algorithm that rounds weights with the help of samples.
+    pub(crate) fn last_algorithm(&self) -> Algorithm {
+        let last = self.weight_algorithm.last();
+        if self.rounding_effort == RoundingEffort::Fast {
+            last.min(Algorithm::Scales)
+        } else {
+            last
         }
     }
 

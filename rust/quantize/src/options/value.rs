@@ -10,7 +10,9 @@ use serde_json::Value;
 
 use super::config::{self, FLOAT32};
 use super::row::{Choice, Kind};
-use super::{Format, Method, Override, Rounding, Target, WeightAlgorithm, WeightType};
+use super::{
+    Format, Method, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
+};
 use crate::QuantizeError;
 
 /// A type that an option can have.
@@ -315,6 +317,7 @@ tables! {
     Format: |format| format.name(), NONE, format.row().about;
     Target: |target| target.name(), NONE, target.profile().about;
     WeightMethod: |method| method.name(), NONE, method.about();
+    RoundingEffort: |effort| effort.name(), NONE, effort.about();
     WeightAlgorithm: |algorithm| algorithm.name(), NONE, algorithm.about();
     Rounding: |rounding| rounding.name(), rounding.aliases(), rounding.about();
 }

@@ -101,11 +101,6 @@ impl WeightAlgorithm {
     pub(crate) fn last(self) -> Algorithm {
         self.row().last
     }
-
-    /// Whether the mean square of each input is all that is needed of the samples.
-    pub(crate) fn needs_diagonal(self) -> bool {
-        self.last() <= Algorithm::Scales
-    }
 }
 
 impl fmt::Display for WeightAlgorithm {

@@ -34,11 +34,11 @@ mod rules;
 mod select;
 mod selectable;
 mod slowdown_warnings;
-mod small_tables;
 mod small_weights;
 mod types;
 mod unscalable;
 mod weights;
+mod wider_weights;
 
 pub(crate) use display::{kind, not_quantized};
 pub(crate) use formats::MICROSOFT;
@@ -383,7 +383,7 @@ impl Plan {
             config: &config,
             selection: &selection,
             float_weights: formats::float_weights(graph, &constants, &config),
-            small_tables: small_tables::find(graph, &constants, &config, &selection),
+            wider_weights: wider_weights::find(graph, &constants, &config, &selection),
             activations: ActivationContext::of(graph, &constants, &config, &selection)?,
         };
         let decisions = rules::decide(&context);

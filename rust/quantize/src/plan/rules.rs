@@ -180,8 +180,8 @@ pub(super) struct Context<'a, 'm> {
     pub(super) selection: &'a Selection,
     /// Weights that the output format leaves to float operators.
     pub(super) float_weights: BTreeSet<ValueId>,
-    /// The tables that get 8 bits where weights get fewer.
-    pub(super) small_tables: BTreeSet<ValueId>,
+    /// The weights that get 8 bits where others get fewer.
+    pub(super) wider_weights: BTreeSet<ValueId>,
     /// The additional input of rules about activations; `None` if only weights are quantized.
     pub(super) activations: Option<ActivationContext<'a, 'm>>,
 }
@@ -214,14 +214,14 @@ mod tests {
         let activations = ActivationContext::of(&graph, &constants, config, &selection).unwrap();
         let (graph, constants, selection) = (&graph, &constants[..], &selection);
         let float_weights = BTreeSet::new();
-        let small_tables = BTreeSet::new();
+        let wider_weights = BTreeSet::new();
         let context = Context {
             graph,
             constants,
             config,
             selection,
             float_weights,
-            small_tables,
+            wider_weights,
             activations,
         };
         fold(rules, &context)

@@ -8,7 +8,7 @@ use super::formats::{self, Form};
 use super::quantizable_constants::has_uneven_factors;
 use super::rules::Context;
 use super::select::Selection;
-use super::{Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks, small_tables};
+use super::{Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks, wider_weights};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -75,8 +75,8 @@ fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
     let own = selection.weight_type(&names, constant.multipliers(graph));
     own.unwrap_or_else(|| {
         let config = selection.config_of(context.config, &names, constant.multipliers(graph));
-        let wider = context.small_tables.contains(&constant.anchor);
-        wider.then(|| small_tables::eight_bits(config.weights)).flatten().unwrap_or(config.weights)
+        let wider = context.wider_weights.contains(&constant.anchor);
+        wider.then(|| wider_weights::eight_bits(config.weights)).flatten().unwrap_or(config.weights)
     })
 }
 

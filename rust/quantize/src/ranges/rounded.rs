@@ -40,7 +40,7 @@ pub struct RoundingEvidence {
     pub algorithm: Algorithm,
     /// The squared error of the layer's output relative to its squared output, for each algorithm
     /// that was tried.
-    pub errors: BTreeMap<String, f64>,
+    pub errors: BTreeMap<String, f32>,
     /// Whether the errors were measured on samples that were held back. Otherwise there were too
     /// few samples, and they are those of the samples that the weight was rounded for.
     pub held_back: bool,
@@ -51,6 +51,11 @@ impl RoundedWeight {
     pub(crate) fn params(&self) -> Vec<Params> {
         let both = self.scales.iter().zip(&self.zero_points);
         both.map(|(&scale, &zero_point)| Params { scale, zero_point }).collect()
+    }
+
+    /// Whether a weight that this algorithm rounded is this one; `None` for rounding to nearest.
+    pub(crate) fn is_stored_as(&self, algorithm: Option<Algorithm>) -> bool {
+        self.evidence.algorithm == algorithm.unwrap_or(Algorithm::Nearest)
     }
 
     /// Whether the weight was rounded from these floats, to be quantized like this.

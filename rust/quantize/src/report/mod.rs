@@ -9,6 +9,7 @@ mod origin;
 mod others;
 mod output_check;
 mod output_row;
+mod rounding;
 mod sizes;
 mod speed;
 mod suggest;
@@ -23,7 +24,7 @@ use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::plan::{Decision, Plan, Planned, Role, ValuePlan};
-use crate::ranges::Histogram;
+use crate::ranges::{Histogram, RoundingEvidence};
 use crate::transform::Step;
 use crate::{Config, Format, QuantizeError, Ranges};
 
@@ -153,6 +154,9 @@ pub struct QuantizedRow {
     pub method: Option<String>,
     /// The error of a constant, dequantized, against its float values.
     pub error: Option<Metrics>,
+    /// How a weight was rounded with the help of samples, and what that gained.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounding: Option<RoundingEvidence>,
     /// The stored size of a constant; `None` for activations, and for constants that are stored as
     /// float.
     pub bytes: Option<StoredBytes>,
@@ -233,7 +237,10 @@ impl Report {
         let mut warnings = ranges.map_or_else(Vec::new, |ranges| ranges.warnings.clone());
         warnings.extend(plan.warnings.iter().cloned());
         warnings.extend(encoded.warnings.iter().cloned());
-        let notes = ranges.map_or_else(Vec::new, Ranges::said);
+        let mut notes = ranges.map_or_else(Vec::new, Ranges::said);
+        let values: Vec<ReportRow> =
+            plan.values.iter().map(row).chain(inside_subgraphs(graph)).collect();
+        notes.extend(rounding::note(&values));
         warnings.extend(plan.nothing_quantized());
         Report {
             input: graph.model.path().map(|path| path.display().to_string()),
@@ -244,7 +251,7 @@ impl Report {
             method: ranges.map(|ranges| ranges.method.clone()),
             samples: ranges.map_or(0, |ranges| ranges.samples),
             corrected_biases: encoded.corrected,
-            values: plan.values.iter().map(row).chain(inside_subgraphs(graph)).collect(),
+            values,
             notes,
             warnings,
             origin: Origin::default(),
@@ -399,6 +406,10 @@ fn quantized(
         range,
         method: ranges.and_then(|ranges| ranges.chosen.get(&value.name)).cloned(),
         error: constant.and_then(|constant| constant.metrics),
+        rounding: constant
+            .zip(ranges.and_then(|ranges| ranges.rounded.get(&value.name)))
+            .filter(|(constant, rounded)| rounded.is_stored_as(constant.rounded))
+            .map(|(_, rounded)| rounded.evidence.clone()),
         bytes: constant.filter(|_| how.format != Format::FakeQuant).map(|c| stored(how, c)),
         histogram: ranges.and_then(|ranges| ranges.histogram(&value.name)),
     }

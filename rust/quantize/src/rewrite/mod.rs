@@ -16,9 +16,12 @@ mod qdq;
 mod subgraphs;
 mod writer;
 
+use std::collections::HashMap;
+
 use quantize_rs_math::Params;
 use quantize_rs_onnx::Edit;
 
+use crate::encode::mark::mark;
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::{Graph, ValueId};
 use crate::options::Format;
@@ -103,7 +106,28 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     corrections::write(&mut writer, encoded);
     writer.write_gathers();
     writer.write_inside();
+    mark_rounded(&mut writer.edits, encoded);
     writer.edits
+}
+
+/// Marks the integers of weights that were rounded with the help of samples.
+fn mark_rounded(edits: &mut [Edit], encoded: &Encoded) {
+    let marks: HashMap<(*const u8, usize), String> = encoded
+        .weights
+        .values()
+        .filter_map(|tensor| {
+            let (algorithm, integers) = (tensor.rounded?, &tensor.quantized.data);
+            let mark = mark(algorithm, integers, &tensor.scale.to_f32()?);
+            Some(((integers.as_ptr(), integers.len()), mark))
+        })
+        .collect();
+    for edit in edits {
+        let Edit::AddInitializer(tensor) = edit else { continue };
+        let stored = tensor.raw_data.as_ref().map(|data| (data.as_ptr(), data.len()));
+        if let Some(mark) = stored.and_then(|stored| marks.get(&stored)) {
+            tensor.doc_string.clone_from(mark);
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
 use crate::report::{Origin, OutputRow};
-use crate::{Plan, QuantizeError, Ranges, encode};
+use crate::{Plan, QuantizeError, Ranges, WeightAlgorithm, encode};
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
 
@@ -225,7 +225,10 @@ pub fn sensitivity(
             let control = Control { threads, progress: &mut *progress };
             let (given, method) = (&mut SliceSamples(samples.iter()), Method::default());
             let lending = run::lending(model, plan, engine, options)?;
-            let ranges = calibrate(model, plan, &lending, given, &method, control)?;
+            // Only ranges are needed.
+            let mut plan = plan.clone();
+            plan.config.weight_algorithm = WeightAlgorithm::Nearest;
+            let ranges = calibrate(model, &plan, &lending, given, &method, control)?;
             shown = lending.shown(&samples, &ranges);
             Some(ranges)
         }

@@ -1,12 +1,13 @@
 //! Collects the second moments of the inputs of layers, and some rows to evaluate the result on.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use quantize_rs_math::SecondMoments;
 
 use super::layers::{LayerInput, Layers};
-use super::rows::RowReader;
+use super::rows::{RowReader, Rows};
 use crate::calibrate::engine::Sample;
 
 /// One of this many samples is held back to evaluate the rounding.
@@ -16,20 +17,18 @@ const HOLD_BACK_ONE_OF: u64 = 8;
 const MAX_HELD_BACK: usize = 16;
 const HELD_BACK_ROWS: usize = 32;
 
-/// The rows that count, relative to their length: more change the moments little.
-const ROWS_BY_DEPTH: usize = 6;
-
-/// The rows of a sample that count at least.
-const MIN_ROWS: usize = 64;
-
-/// The number of samples that is assumed if it is not known beforehand.
-const USUAL_SAMPLES: usize = 64;
+/// The rows of a sample that count at most: this many, or more if rows are long. Patches of an
+/// image resemble each other. The numbers cannot depend on the number of samples, which is not
+/// known beforehand.
+const ROWS: usize = 64;
+const PATCHES: usize = 128;
+const ROWS_BY_DEPTH: usize = 16;
 
 /// What was collected of one input of a layer.
 #[derive(Debug)]
 pub(crate) struct InputMoments {
-    /// Of each group of channels.
-    pub(crate) groups: Vec<SecondMoments>,
+    /// Of each group of channels, and each span of its rows.
+    pub(crate) groups: Vec<Vec<SecondMoments>>,
     /// Rows of the samples held back, of each group, by the content of the sample.
     held_back: BTreeMap<u64, Vec<Vec<f32>>>,
 }
@@ -46,8 +45,6 @@ impl InputMoments {
 pub(crate) struct MomentCollector<'a> {
     layers: &'a Layers,
     by_value: HashMap<&'a str, Vec<usize>>,
-    /// The number of samples.
-    samples: usize,
     inputs: Vec<Mutex<Option<InputMoments>>>,
 }
 
@@ -79,39 +76,29 @@ impl PaddingMask {
 }
 
 impl<'a> MomentCollector<'a> {
-    /// No samples yet, of the `samples` that are expected. With `diagonal`, only the mean squares of
-    /// the inputs are collected.
-    pub(crate) fn new(
-        layers: &'a Layers,
-        diagonal: bool,
-        samples: Option<usize>,
-    ) -> MomentCollector<'a> {
+    /// No samples yet. With `diagonal`, only the mean squares of the inputs are collected.
+    pub(crate) fn new(layers: &'a Layers, diagonal: bool) -> MomentCollector<'a> {
         let mut by_value: HashMap<&str, Vec<usize>> = HashMap::new();
         for (at, input) in layers.inputs.iter().enumerate() {
             by_value.entry(&input.value).or_default().push(at);
         }
         let empty = |input: &LayerInput| {
-            let moments = if diagonal {
-                SecondMoments::of_diagonal(input.depth)
-            } else {
-                SecondMoments::new(input.depth)
+            let moments = |span: Range<usize>| {
+                if diagonal {
+                    SecondMoments::of_diagonal(span.len())
+                } else {
+                    SecondMoments::new(span.len())
+                }
             };
-            let groups = vec![moments; input.groups];
+            let groups = vec![input.spans().map(moments).collect(); input.groups];
             Mutex::new(Some(InputMoments { groups, held_back: BTreeMap::new() }))
         };
-        let samples = samples.unwrap_or(USUAL_SAMPLES).max(1);
-        let inputs = layers.inputs.iter().map(empty).collect();
-        MomentCollector { layers, by_value, samples, inputs }
+        MomentCollector { layers, by_value, inputs: layers.inputs.iter().map(empty).collect() }
     }
 
     /// The names of the values to show.
     pub(crate) fn values(&self) -> impl Iterator<Item = &'a str> {
         self.by_value.keys().copied()
-    }
-
-    /// The most rows of a sample that count.
-    fn rows_of_a_sample(&self, depth: usize) -> usize {
-        MIN_ROWS.max((depth * ROWS_BY_DEPTH).div_ceil(self.samples))
     }
 
     /// Adds a value of the sample with this content. Returns a message if it cannot be added.
@@ -127,29 +114,50 @@ impl<'a> MomentCollector<'a> {
         let holding = key.is_multiple_of(HOLD_BACK_ONE_OF);
         for at in inputs {
             let input = &self.layers.inputs[*at];
-            let limit = if holding { HELD_BACK_ROWS } else { self.rows_of_a_sample(input.depth) };
+            let limit = match (holding, &input.rows) {
+                (true, _) => HELD_BACK_ROWS,
+                (false, Rows::Last | Rows::SecondLast) => ROWS.max(input.depth / ROWS_BY_DEPTH),
+                (false, _) => PATCHES.max(input.depth / ROWS_BY_DEPTH),
+            };
             let mask = mask.map(|mask| (&mask.shape[..], &mask.counts[..]));
             let LayerInput { rows, groups, depth, .. } = input;
             let reader =
                 RowReader { rows, groups: *groups, depth: *depth, limit, key: key / 8, mask };
-            let read: Option<Vec<Vec<f32>>> =
-                (0..*groups).map(|group| reader.read(shape, values, group)).collect();
             // A value without elements, or of another shape than the layer takes.
-            let Some(read) = read else { continue };
-            if read.iter().flatten().any(|x| !x.is_finite()) {
-                continue;
-            }
+            let Some(places) = reader.places(shape, values) else { continue };
+            let read = |group: usize, to: &mut Vec<f32>| {
+                to.clear();
+                places.gather(values, group, to);
+                to.iter().all(|x| x.is_finite())
+            };
             let mut own = self.inputs[*at].lock().unwrap_or_else(PoisonError::into_inner);
             let Some(own) = own.as_mut() else { continue };
             if holding {
-                own.held_back.insert(key, read);
+                let mut all = vec![Vec::new(); *groups];
+                if all.iter_mut().enumerate().all(|(group, rows)| read(group, rows)) {
+                    own.held_back.insert(key, all);
+                }
                 if own.held_back.len() > MAX_HELD_BACK {
                     own.held_back.pop_last();
                 }
                 continue;
             }
-            for (moments, rows) in own.groups.iter_mut().zip(&read) {
-                moments.add(rows).map_err(|error| error.to_string())?;
+            let (mut rows, mut part) = (Vec::new(), Vec::new());
+            for (group, spans) in own.groups.iter_mut().enumerate() {
+                if !read(group, &mut rows) {
+                    continue;
+                }
+                for (moments, span) in spans.iter_mut().zip(input.spans()) {
+                    let rows = if span.len() == *depth {
+                        &rows
+                    } else {
+                        part.clear();
+                        rows.chunks(*depth)
+                            .for_each(|row| part.extend_from_slice(&row[span.clone()]));
+                        &part
+                    };
+                    moments.add(rows).map_err(|error| error.to_string())?;
+                }
             }
         }
         Ok(())

@@ -1,5 +1,6 @@
 //! Which of several roundings of a weight has the smallest output error.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use quantize_rs_math::{Algorithm, Rounded, WeightColumns, output_error, quadratic_error};
@@ -12,6 +13,8 @@ pub(super) struct Held {
 /// What roundings are compared on.
 pub(super) struct Evidence<'a> {
     pub(super) parts: &'a [WeightColumns],
+    /// The number of parts of a column.
+    pub(super) spans: usize,
     pub(super) held: &'a [Held],
     /// Whether there are rows that were held back.
     pub(super) held_back: bool,
@@ -20,13 +23,14 @@ pub(super) struct Evidence<'a> {
 impl Evidence<'_> {
     /// The squared error of the output for errors of the weight, of all groups.
     fn error(&self, errors: &[Vec<f32>]) -> f64 {
-        let parts = self.parts.iter().zip(self.held).zip(errors);
-        let each = parts.map(|((part, held), errors)| {
-            if self.held_back {
-                output_error(errors, part.depth, &held.rows)
-            } else {
-                quadratic_error(errors, part)
-            }
+        if !self.held_back {
+            let parts = self.parts.iter().zip(errors);
+            return parts.map(|(part, errors)| quadratic_error(errors, part)).sum();
+        }
+        let groups = self.parts.chunks(self.spans).zip(errors.chunks(self.spans)).zip(self.held);
+        let each = groups.map(|((parts, errors), held)| {
+            let depth = parts.iter().map(|part| part.depth).sum();
+            output_error(&whole_columns(parts, errors), depth, &held.rows)
         });
         each.sum()
     }
@@ -38,15 +42,31 @@ impl Evidence<'_> {
     }
 }
 
+/// Columns that are divided into parts, put together again.
+fn whole_columns<'e>(parts: &[WeightColumns], errors: &'e [Vec<f32>]) -> Cow<'e, [f32]> {
+    if let [errors] = errors {
+        return Cow::Borrowed(errors);
+    }
+    let columns = parts.first().map_or(0, WeightColumns::width);
+    let mut whole = Vec::with_capacity(errors.iter().map(Vec::len).sum());
+    for column in 0..columns {
+        for (part, errors) in parts.iter().zip(errors) {
+            whole.extend_from_slice(&errors[column * part.depth..][..part.depth]);
+        }
+    }
+    Cow::Owned(whole)
+}
+
 /// The rounding with the smallest output error, or `None` if none is smaller than that of
 /// `nearest`, and the relative error of each. Of equal ones the simpler is taken.
 pub(super) fn smallest<'r>(
     evidence: &Evidence<'_>,
     nearest: &[Vec<f32>],
     all: &'r [Rounded],
-) -> (Option<&'r Rounded>, BTreeMap<String, f64>) {
+) -> (Option<&'r Rounded>, BTreeMap<String, f32>) {
     let output = evidence.output();
-    let relative = |error: f64| if output > 0.0 { error / output } else { 0.0 };
+    // Four digits are enough to compare them, and survive a file.
+    let relative = |error: f64| if output > 0.0 { (error / output) as f32 } else { 0.0 };
     let mut least = evidence.error(nearest);
     let mut errors = BTreeMap::new();
     errors.insert(Algorithm::Nearest.name().to_owned(), relative(least));

@@ -2,6 +2,7 @@
 //! multiplied by, and which elements of the weight meet the same elements of that value.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use quantize_rs_math::{Layout, Scales};
 use quantize_rs_onnx::{DataType, NodeProto};
@@ -10,6 +11,7 @@ use super::rows::{Rows, Window};
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Producer};
 use crate::plan::{Plan, Source, ValuePlan};
+use crate::{Format, RoundingEffort};
 
 /// The rows of a value that layers multiply by their weights.
 #[derive(Clone, Debug, PartialEq)]
@@ -21,6 +23,33 @@ pub(crate) struct LayerInput {
     pub(crate) groups: usize,
     /// The number of elements of a row.
     pub(crate) depth: usize,
+    /// Elements of a row whose moments are collected together: all of them, or spans of this length
+    /// each for itself.
+    pub(crate) span: usize,
+}
+
+impl LayerInput {
+    /// The spans of a row.
+    pub(crate) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (depth, span) = (self.depth, self.span.max(1));
+        (0..depth).step_by(span).map(move |first| first..(first + span).min(depth))
+    }
+}
+
+/// Rows of convolutions that are longer are divided into spans.
+const LONG: usize = 1152;
+
+/// The length of a span, in whole channels.
+const SPAN: usize = 768;
+
+/// The length of the spans of the rows of a convolution whose kernel has `kernel` elements. The
+/// time that moments and rounding take grows with the square of the length, and for a convolution
+/// of many channels would be many times that of running it.
+fn span(depth: usize, kernel: usize, effort: RoundingEffort) -> usize {
+    if depth <= LONG || effort == RoundingEffort::Best {
+        return depth;
+    }
+    (SPAN / kernel).max(1) * kernel
 }
 
 /// Which elements of a weight belong to which column.
@@ -98,7 +127,11 @@ impl Layers {
         let mut known: HashMap<String, Vec<usize>> = HashMap::new();
         for (value, how) in plan.quantized().filter(|(_, how)| is_rounded(how)) {
             let Some(constant) = constants.get(value.name.as_str()) else { continue };
-            let Some((map, inputs)) = meets(graph, constant) else { continue };
+            let Some((map, inputs)) =
+                meets(graph, constant, (how.format, plan.config.rounding_effort))
+            else {
+                continue;
+            };
             let shape = how.matrix.as_ref().map_or(&constant.shape[..], |matrix| &matrix[..]);
             if !Layout::of(shape, how.spec.granularity)
                 .is_ok_and(|it| it.elements() == map.elements())
@@ -131,9 +164,16 @@ fn is_rounded(how: &ValuePlan) -> bool {
         && matches!(how.spec.scales, Scales::Float)
 }
 
+/// The output format of a weight, and how long its rounding may take.
+type Wanted = (Format, RoundingEffort);
+
 /// The inputs that a weight is multiplied by, and its columns. All multiplications must meet the
 /// same columns; lookups in a table meet none and do not count.
-fn meets(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<(ColumnMap, Vec<LayerInput>)> {
+fn meets(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    wanted: Wanted,
+) -> Option<(ColumnMap, Vec<LayerInput>)> {
     if constant.dtype != Some(DataType::Float) {
         return None;
     }
@@ -146,7 +186,7 @@ fn meets(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<(ColumnMap, Vec<L
         // Values in subgraphs are not observed.
         multiplier.index?;
         let side = side(graph, constant, multiplier.node, multiplier.input)?;
-        let (map, input) = product(graph, constant, multiplier.node, side)?;
+        let (map, input) = product(graph, constant, multiplier.node, (side, wanted))?;
         match &mut found {
             None => found = Some((map, vec![input])),
             Some((known, inputs)) if *known == map => inputs.push(input),
@@ -191,7 +231,7 @@ fn product(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     node: &NodeProto,
-    side: Side,
+    (side, (format, effort)): (Side, Wanted),
 ) -> Option<(ColumnMap, LayerInput)> {
     if !node.is_onnx() {
         return None;
@@ -221,7 +261,10 @@ fn product(
             let width = outputs * kernel.iter().product::<usize>();
             (input(0)?, Rows::Channels, ColumnMap::columns_of(groups, width, inputs / groups))
         }
-        ("LSTM" | "GRU" | "RNN", 1, &[directions, gates, depth]) if !side.swapped => {
+        // `DynamicQuantizeLSTM` stores its weights transposed.
+        ("LSTM" | "GRU" | "RNN", 1, &[directions, gates, depth])
+            if !side.swapped && format != Format::Dynamic =>
+        {
             (input(0)?, Rows::Last, ColumnMap::rows_of(1, directions * gates, depth))
         }
         _ => return None,
@@ -229,7 +272,11 @@ fn product(
     let id = graph.value(&value)?;
     let constant = graph.constant(id).is_some();
     (!constant && map.elements() > 0).then_some(())?;
-    Some((map, LayerInput { value, rows, groups: map.groups, depth: map.depth }))
+    let span = match &rows {
+        Rows::Patches(_) => span(map.depth, shape.iter().skip(2).product(), effort),
+        _ => map.depth,
+    };
+    Some((map, LayerInput { value, rows, groups: map.groups, depth: map.depth, span }))
 }
 
 /// The columns of a matrix that is the right factor of a product.

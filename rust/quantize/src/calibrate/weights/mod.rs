@@ -11,11 +11,10 @@ mod layers;
 mod rows;
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
-use quantize_rs_math::{
-    Algorithm, Effort, Layout, Rounded, ScaleBounds, WeightColumns, round_columns,
-};
+use quantize_rs_math::{Algorithm, Layout, Rounded, ScaleBounds, WeightColumns, round_columns};
 use quantize_rs_onnx::{DataType, Model};
 use rayon::prelude::*;
 
@@ -31,9 +30,6 @@ pub(crate) use collect::{InputMoments, MomentCollector, PaddingMask};
 use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
-
-/// How often integers and scales are changed in turn.
-const EFFORT: Effort = Effort { rounds: 3, passes: 2 };
 
 /// The layers of `plan` whose weights are rounded with the help of samples.
 ///
@@ -88,7 +84,8 @@ pub(crate) fn round(
         {
             let inputs: Vec<&InputMoments> =
                 weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
-            let one = Layer { task: &task, map: weight.map, inputs, factors };
+            let spans = layers.inputs[weight.inputs[0]].spans().collect();
+            let one = Layer { task: &task, map: weight.map, spans, inputs, factors };
             if let Some(rounded) = one.round()? {
                 found.insert(weight.name.clone(), rounded);
             }
@@ -148,6 +145,8 @@ fn least_scales(floors: &[f32], groups: usize) -> Vec<f32> {
 struct Layer<'a> {
     task: &'a WeightTask<'a, 'a>,
     map: ColumnMap,
+    /// The spans of a column that are rounded each for itself.
+    spans: Vec<Range<usize>>,
     inputs: Vec<&'a InputMoments>,
     /// The factor of each input element; its moments are divided by it.
     factors: Vec<f32>,
@@ -168,13 +167,15 @@ impl Layer<'_> {
         let halves = scale_type(graph, constant.anchor) == DataType::Float16;
         let bounds = least_scales(floors, layout.groups());
         let bounds = ScaleBounds { floors: &bounds, halves };
-        let algorithm = plan.config.weight_algorithm.last();
+        let algorithm = plan.config.last_algorithm();
+        let effort = plan.config.rounding_effort.effort();
         let spec = &how.spec;
-        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, EFFORT);
+        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, effort);
         let nearest = self.task.without_samples()?;
         let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
         let held_back = held.iter().any(|held| !held.rows.is_empty());
-        let evidence = evidence::Evidence { parts: &parts, held: &held, held_back };
+        let spans = self.spans.len();
+        let evidence = evidence::Evidence { parts: &parts, spans, held: &held, held_back };
         let (best, errors) = smallest(&evidence, &nearest, &all);
         let algorithm = best.map_or(Algorithm::Nearest, |best| best.algorithm);
         let evidence = RoundingEvidence { algorithm, errors, held_back };
@@ -201,13 +202,15 @@ impl Layer<'_> {
         };
         let first = of_element(0, 0, 0);
         let block = (1..depth).find(|at| of_element(0, 0, *at) != first).unwrap_or(depth);
-        let part = |group: usize| {
+        let part = |(group, at): (usize, usize)| {
+            let span = self.spans[at].clone();
+            let (depth, block) = (span.len(), block.min(span.len()));
             let mut values = Vec::with_capacity(width * depth);
             let mut scales = Vec::with_capacity(width * depth.div_ceil(block));
             for column in 0..width {
-                for element in 0..depth {
+                for (position, element) in span.clone().enumerate() {
                     let scale = of_element(group, column, element) as u32;
-                    if element % block == 0 {
+                    if position % block == 0 {
                         scales.push(scale);
                     } else if scales.last() != Some(&scale) {
                         return None;
@@ -215,7 +218,7 @@ impl Layer<'_> {
                     values.push(floats[self.map.index(group, column, element)]);
                 }
             }
-            let mut inputs = self.inputs.iter().map(|input| &input.groups[group]);
+            let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
             let mut moments = inputs.next()?.clone();
             inputs.try_for_each(|more| moments.merge(more)).ok()?;
             if moments.rows() == 0 {
@@ -225,11 +228,14 @@ impl Layer<'_> {
             let rows = moments.rows() as f64;
             let mut moments = moments.matrix();
             for ((row, column), moment) in moments.indexed_iter_mut() {
-                *moment /= rows * self.factor(row) * self.factor(column);
+                *moment /= rows * self.factor(span.start + row) * self.factor(span.start + column);
             }
             Some(WeightColumns { depth, values, block, groups: scales, moments })
         };
-        (0..groups).into_par_iter().map(part).collect()
+        let each: Vec<(usize, usize)> = (0..groups)
+            .flat_map(|group| (0..self.spans.len()).map(move |at| (group, at)))
+            .collect();
+        each.into_par_iter().map(part).collect()
     }
 
     fn factor(&self, element: usize) -> f64 {
@@ -247,33 +253,35 @@ impl Layer<'_> {
         Held { rows }
     }
 
-    /// The errors of an encoded weight, column by column, of each group.
+    /// The errors of an encoded weight, column by column, of each part.
     fn errors_of(&self, encoded: &crate::EncodedTensor, floats: &[f32]) -> Option<Vec<Vec<f32>>> {
         let decoded = encoded.decoded(self.task.how, self.task.shape())?;
-        let ColumnMap { groups, width, depth, .. } = self.map;
-        let of_group = |group: usize| {
+        let ColumnMap { groups, width, .. } = self.map;
+        let of_part = |part: usize| {
+            let (group, span) = (part / self.spans.len(), &self.spans[part % self.spans.len()]);
             let each =
-                (0..width).flat_map(|column| (0..depth).map(move |element| (column, element)));
+                (0..width).flat_map(|column| span.clone().map(move |element| (column, element)));
             each.map(|(column, element)| {
                 let at = self.map.index(group, column, element);
                 decoded[at] - floats[at]
             })
             .collect()
         };
-        (decoded.len() == floats.len()).then(|| (0..groups).map(of_group).collect())
+        let parts = groups * self.spans.len();
+        (decoded.len() == floats.len()).then(|| (0..parts).map(of_part).collect())
     }
 
     /// The integers in the order of the weight.
     fn stored(&self, best: &Rounded, empty: RoundedWeight) -> RoundedWeight {
-        let ColumnMap { width, depth, .. } = self.map;
         let count: usize = best.integers.iter().map(Vec::len).sum();
         let mut integers = vec![0; count];
-        for (group, found) in best.integers.iter().enumerate() {
+        for (part, found) in best.integers.iter().enumerate() {
+            let (group, span) = (part / self.spans.len(), &self.spans[part % self.spans.len()]);
             for (at, integer) in found.iter().enumerate() {
-                integers[self.map.index(group, at / depth, at % depth)] = *integer as u8;
+                let element = span.start + at % span.len();
+                integers[self.map.index(group, at / span.len(), element)] = *integer as u8;
             }
         }
-        debug_assert_eq!(count, best.integers.len() * width * depth);
         RoundedWeight {
             scales: best.params.iter().map(|params| params.scale).collect(),
             zero_points: best.params.iter().map(|params| params.zero_point).collect(),

@@ -1,5 +1,8 @@
 //! The rows of a value that a layer multiplies by its weight.
 
+// Positions in values of less than 2³² elements.
+#![allow(clippy::cast_possible_truncation)]
+
 use quantize_rs_onnx::NodeProto;
 
 /// Where the rows of a value lie.
@@ -97,72 +100,84 @@ pub(crate) struct RowReader<'a> {
     pub(crate) mask: Option<(&'a [usize], &'a [bool])>,
 }
 
+/// The position of an element in the padding.
+const ZERO: u32 = u32::MAX;
+
+/// Where the elements of the rows lie in a value: the same for each group but for an offset.
+pub(crate) struct Places {
+    /// The elements of all rows of the first group, one row after the other; [`ZERO`] is a 0.
+    /// Values of as many elements are never seen: they take 16 GB.
+    elements: Vec<u32>,
+    /// What a group adds to the positions of the group before.
+    group_stride: usize,
+}
+
+impl Places {
+    /// Appends the rows of a group.
+    pub(crate) fn gather(&self, values: &[f32], group: usize, to: &mut Vec<f32>) {
+        let values = values.get(group * self.group_stride..).unwrap_or_default();
+        // The padding is behind all elements.
+        let read = |at: &u32| values.get(*at as usize).copied().unwrap_or(0.0);
+        to.extend(self.elements.iter().map(read));
+    }
+}
+
 impl RowReader<'_> {
-    /// The rows of a group, one after the other. `None` if the shape does not fit the layer.
-    pub(crate) fn read(&self, shape: &[usize], values: &[f32], group: usize) -> Option<Vec<f32>> {
-        if shape.iter().product::<usize>() != values.len() || values.is_empty() {
+    /// Where the rows lie in a value of this shape. `None` if it does not fit the layer.
+    pub(crate) fn places(&self, shape: &[usize], values: &[f32]) -> Option<Places> {
+        let fits = shape.iter().product::<usize>() == values.len();
+        if !fits || values.is_empty() || values.len() >= ZERO as usize {
             return None;
         }
         match self.rows {
-            Rows::Last => self.last(shape, values),
-            Rows::SecondLast => self.second_last(shape, values),
+            Rows::Last => self.last(shape, values.len()),
+            Rows::SecondLast => self.second_last(shape, values.len()),
             Rows::Channels => {
-                let window = Window {
-                    kernel: vec![1; shape.len().checked_sub(2)?],
-                    strides: vec![1; shape.len() - 2],
-                    dilations: vec![1; shape.len() - 2],
-                    padding: Padding::Explicit(vec![0; 2 * (shape.len() - 2)]),
-                };
-                self.patches(&window, shape, values, group)
+                let axes = shape.len().checked_sub(2)?;
+                let padding = Padding::Explicit(vec![0; 2 * axes]);
+                let ones = || vec![1; axes];
+                let (kernel, strides, dilations) = (ones(), ones(), ones());
+                self.patches(&Window { kernel, strides, dilations, padding }, shape)
             }
-            Rows::Patches(window) => self.patches(window, shape, values, group),
+            Rows::Patches(window) => self.patches(window, shape),
         }
     }
 
-    fn last(&self, shape: &[usize], values: &[f32]) -> Option<Vec<f32>> {
+    fn last(&self, shape: &[usize], len: usize) -> Option<Places> {
         let depth = *shape.last().filter(|depth| **depth == self.depth)?;
-        let total = values.len() / depth;
-        let counts: Vec<usize> = match self.mask {
+        let total = len / depth;
+        let rows: Vec<usize> = match self.mask {
             Some((axes, mask)) if shape.len() > 2 && shape[..2] == *axes => {
                 let each = total / mask.len().max(1);
                 (0..total).filter(|row| mask[row / each.max(1)]).collect()
             }
             _ => (0..total).collect(),
         };
-        let mut found = Vec::with_capacity(counts.len().min(self.limit) * depth);
-        for at in chosen(counts.len(), self.limit, self.key) {
-            found.extend_from_slice(&values[counts[at] * depth..][..depth]);
-        }
-        Some(found)
+        let chosen = chosen(rows.len(), self.limit, self.key).map(|at| rows[at]);
+        let of_row = |row: usize| (row * depth..(row + 1) * depth).map(|at| at as u32);
+        let elements = chosen.flat_map(of_row).collect();
+        Some(Places { elements, group_stride: 0 })
     }
 
-    fn second_last(&self, shape: &[usize], values: &[f32]) -> Option<Vec<f32>> {
+    fn second_last(&self, shape: &[usize], len: usize) -> Option<Places> {
         let &[.., depth, columns] = shape else { return None };
         if depth != self.depth || columns == 0 {
             return None;
         }
-        let total = values.len() / depth;
-        let mut found = Vec::with_capacity(total.min(self.limit) * depth);
-        for at in chosen(total, self.limit, self.key) {
-            let (matrix, column) = (at / columns, at % columns);
-            let matrix = &values[matrix * depth * columns..][..depth * columns];
-            found.extend(matrix.iter().skip(column).step_by(columns));
-        }
-        Some(found)
+        let of_row = |at: usize| {
+            let first = at / columns * depth * columns + at % columns;
+            (0..depth).map(move |element| (first + element * columns) as u32)
+        };
+        let elements = chosen(len / depth, self.limit, self.key).flat_map(of_row).collect();
+        Some(Places { elements, group_stride: 0 })
     }
 
-    fn patches(
-        &self,
-        window: &Window,
-        shape: &[usize],
-        values: &[f32],
-        group: usize,
-    ) -> Option<Vec<f32>> {
+    fn patches(&self, window: &Window, shape: &[usize]) -> Option<Places> {
         let &[batch, channels, ref lengths @ ..] = shape else { return None };
         let axes = window.kernel.len();
         let own = channels / self.groups;
-        let elements: usize = window.kernel.iter().product();
-        if lengths.len() != axes || channels % self.groups != 0 || own * elements != self.depth {
+        let covered: usize = window.kernel.iter().product();
+        if lengths.len() != axes || channels % self.groups != 0 || own * covered != self.depth {
             return None;
         }
         let (counts, before): (Vec<usize>, Vec<usize>) =
@@ -171,9 +186,9 @@ impl RowReader<'_> {
         let positions: usize = counts.iter().product();
         let kernel = offsets(&window.kernel);
         let total = batch * positions;
-        let mut found = Vec::with_capacity(total.min(self.limit) * self.depth);
-        // Where each element of the kernel reads in the plane; `None` in the padding.
-        let mut reads: Vec<Option<usize>> = vec![None; elements];
+        let mut elements = Vec::with_capacity(total.min(self.limit) * self.depth);
+        // Where each element of the kernel reads in the plane.
+        let mut reads: Vec<u32> = vec![ZERO; covered];
         for at in chosen(total, self.limit, self.key) {
             let (image, mut position) = (at / positions, at % positions);
             let mut first = vec![0; axes];
@@ -186,15 +201,17 @@ impl RowReader<'_> {
                     let at = first[axis] + offset[axis] * window.dilations[axis];
                     at.checked_sub(before[axis]).filter(|at| *at < lengths[axis])
                 };
-                *read =
-                    (0..axes).try_fold(0, |flat, axis| Some(flat * lengths[axis] + along(axis)?));
+                *read = (0..axes)
+                    .try_fold(0, |flat, axis| Some(flat * lengths[axis] + along(axis)?))
+                    .map_or(ZERO, |at| at as u32);
             }
-            for channel in group * own..(group + 1) * own {
-                let plane = &values[(image * channels + channel) * plane..][..plane];
-                found.extend(reads.iter().map(|read| read.map_or(0.0, |at| plane[at])));
+            for channel in 0..own {
+                let first = ((image * channels + channel) * plane) as u32;
+                let read = |at: &u32| if *at == ZERO { ZERO } else { first + at };
+                elements.extend(reads.iter().map(read));
             }
         }
-        Some(found)
+        Some(Places { elements, group_stride: own * plane })
     }
 }
 
@@ -228,7 +245,13 @@ mod tests {
     fn read(rows: &Rows, groups: usize, depth: usize, shape: &[usize]) -> Option<Vec<Vec<f32>>> {
         let values: Vec<f32> = (1..=shape.iter().product::<usize>()).map(|at| at as f32).collect();
         let reader = RowReader { rows, groups, depth, limit: usize::MAX, key: 3, mask: None };
-        (0..groups).map(|group| reader.read(shape, &values, group)).collect()
+        let places = reader.places(shape, &values)?;
+        let of_group = |group: usize| {
+            let mut rows = Vec::new();
+            places.gather(&values, group, &mut rows);
+            rows
+        };
+        Some((0..groups).map(of_group).collect())
     }
 
     fn conv(attributes: Vec<AttributeProto>) -> NodeProto {
@@ -259,10 +282,14 @@ mod tests {
             mask: Some((&[2, 3], counts)),
         };
         let counts = [true, true, false, true, false, false];
-        let found = reader(&counts).read(&[2, 3, 2], &values, 0).unwrap();
-        assert_eq!(found, [0.0, 1.0, 2.0, 3.0, 6.0, 7.0]);
+        let read = |shape: &[usize]| {
+            let mut rows = Vec::new();
+            reader(&counts).places(shape, &values).unwrap().gather(&values, 0, &mut rows);
+            rows
+        };
+        assert_eq!(read(&[2, 3, 2]), [0.0, 1.0, 2.0, 3.0, 6.0, 7.0]);
         // A value with other leading axes has no padding.
-        assert_eq!(reader(&counts).read(&[3, 2, 2], &values, 0).unwrap().len(), 12);
+        assert_eq!(read(&[3, 2, 2]).len(), 12);
     }
 
     #[test]

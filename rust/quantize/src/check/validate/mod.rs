@@ -100,7 +100,8 @@ pub struct StoredWeight {
     pub smoothed: bool,
     /// The error of the dequantized integers against the original.
     pub error: Metrics,
-    /// The maximum error in steps of the scale; up to three quarters with sum-preserving rounding.
+    /// The maximum error in steps of the scale: half a step, up to three quarters with
+    /// sum-preserving rounding, and several for weights that were rounded with samples.
     pub max_steps: f64,
 }
 

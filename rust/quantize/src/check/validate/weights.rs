@@ -16,6 +16,7 @@ use super::stored::{Form, Stored};
 use super::{Check, StoredWeight, Validation, biases, rounding};
 use crate::QuantizeError;
 use crate::encode::dequantize::Decoded;
+use crate::encode::mark;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
@@ -72,7 +73,14 @@ pub(super) fn check(
         let factors = smoothing(before, after, stored, (name, &tensor.shape), &mut seen.smoothing);
         let constant = before.value(name).and_then(|id| uses.get(&id));
         let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
-        let pair = Pair { after, name, stored, decoded: &decoded, summed, full: &full };
+        let sampled = rounded_with_samples(after, stored, &decoded)?;
+        if sampled == Some(false) {
+            let what = "these are not the integers and scales that were rounded with samples, as \
+                        the checksum in its comment shows";
+            found.problem(Check::Weights, integers, what.to_owned());
+        }
+        let sampled = sampled == Some(true);
+        let pair = Pair { after, name, stored, decoded: &decoded, summed, sampled, full: &full };
         let smoothed = factors.is_some();
         let scaled = scaled(floats, &tensor.shape, factors);
         let turns = turns(stored, constant);
@@ -116,6 +124,20 @@ fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
     vector && consumers.any(|consumer| after.nodes[consumer.node].op_type == "Add")
 }
 
+/// Whether a comment says that the weight was rounded with the help of samples, and if so, whether
+/// its checksum is right.
+fn rounded_with_samples(
+    after: &Graph<'_>,
+    stored: &Stored,
+    decoded: &Decoded,
+) -> Result<Option<bool>, QuantizeError> {
+    let Some(proto) = after.constant(stored.integers).filter(|it| !it.doc_string.is_empty()) else {
+        return Ok(None);
+    };
+    let scales: Vec<f32> = decoded.params.iter().map(|params| params.scale).collect();
+    Ok(mark::verify(&proto.doc_string, &after.model.tensor(proto)?.data, &scales))
+}
+
 /// A weight and its stored form.
 struct Pair<'a> {
     after: &'a Graph<'a>,
@@ -124,6 +146,9 @@ struct Pair<'a> {
     decoded: &'a Decoded,
     /// The elements of the original whose sums may have been preserved.
     summed: Option<SumGroups>,
+    /// Whether it was rounded with the help of samples: an integer then makes good the errors of
+    /// others, and is not the nearest.
+    sampled: bool,
     /// For each node that multiplies, the elements of its bias that are at the limit of int32.
     full: &'a HashMap<usize, Vec<bool>>,
 }
@@ -139,6 +164,16 @@ struct Look {
     steps: f64,
     /// Groups whose scale is larger than their elements need.
     coarse: Vec<usize>,
+}
+
+/// Sums over the elements of a group, in steps of its scale.
+#[derive(Clone, Copy, Default)]
+struct GroupSums {
+    first: Option<usize>,
+    count: f64,
+    squares: f64,
+    products: f64,
+    errors: f64,
 }
 
 struct Off {
@@ -192,7 +227,7 @@ impl Pair<'_> {
             if let Some(sums) = &mut sums {
                 sums.add(reference.source(at), there - exact);
             }
-            if right {
+            if right || self.sampled {
                 continue;
             }
             match sums {
@@ -229,6 +264,9 @@ impl Pair<'_> {
         let others = gains.into_iter().filter(|(group, _)| kept && !reported.contains(group));
         wrong.extend(others.map(|(_, (_, at, steps))| (at, steps)));
         wrong.sort_by_key(|(at, _)| *at);
+        if self.sampled {
+            wrong = self.lost(&reference.floats);
+        }
         let many = wrong.len();
         let mut off: HashMap<usize, Off> = HashMap::new();
         for (at, steps) in wrong {
@@ -246,9 +284,40 @@ impl Pair<'_> {
                 && !grid.is_used(ends[*group], self.zero_point(*group))
                 && !self.is_raised(*group)
         };
-        let scaled = self.stored.scale.is_some();
+        // The scale that suits few integers best may be larger than their elements.
+        let scaled = self.stored.scale.is_some() && !self.sampled;
         let coarse = (0..params.len()).filter(|_| scaled).filter(is_coarse).collect();
         Look { off, many, steps: largest, coarse }
+    }
+
+    /// The first element of each group that was not rounded to this, however samples were weighed:
+    /// its errors are twice as large as its elements, and as two steps, on average; or, of many
+    /// elements, what they stand for is another multiple of what they were. Elements whose inputs
+    /// were always 0 may be anything.
+    fn lost(&self, reference: &[f32]) -> Vec<(usize, f64)> {
+        /// Elements from which on a factor is no chance, and how much it may differ from 1.
+        const MANY: f64 = 16.0;
+        const FACTOR: f64 = 0.5;
+        let Decoded { floats, layout, params, qtype, .. } = self.decoded;
+        let mut sums = vec![GroupSums::default(); params.len()];
+        for (at, (w, float)) in reference.iter().zip(floats).enumerate() {
+            let group = layout.group_of(at);
+            let scale = f64::from(params[group].scale);
+            let (exact, there) = (f64::from(*w) / scale, f64::from(*float) / scale);
+            let sums = &mut sums[group];
+            sums.first = sums.first.or(Some(at));
+            sums.count += 1.0;
+            sums.squares += exact * exact;
+            sums.products += exact * there;
+            sums.errors += (there - exact) * (there - exact);
+        }
+        let is_lost = |sums: &&GroupSums| {
+            let fine = qtype.bits() >= 8 && sums.count >= MANY && sums.squares > sums.count;
+            let scaled = (sums.products / sums.squares - 1.0).abs() > FACTOR;
+            sums.errors > 4.0 * sums.squares.max(sums.count) || fine && scaled
+        };
+        let lost = sums.iter().filter(is_lost);
+        lost.filter_map(|sums| Some((sums.first?, (sums.errors / sums.count).sqrt()))).collect()
     }
 
     fn zero_point(&self, group: usize) -> f64 {

@@ -1,0 +1,77 @@
+//! Weights that get 8 bits where weights get fewer, because their errors are not averaged by a long
+//! sum: tables of embeddings, and kernels that sum few elements.
+
+use std::collections::BTreeSet;
+
+use quantize_rs_math::QType;
+
+use super::select::Selection;
+use crate::graph::uses::Constant;
+use crate::graph::{Graph, ValueId};
+use crate::{Config, WeightType};
+
+/// The fraction of the bytes of all weights, one in this many, that 8 bits may add.
+const SHARE: usize = 8;
+
+/// The most elements that a kernel with few elements sums: those of a depthwise convolution, and of
+/// the first convolution of most networks.
+const FEW: usize = 32;
+
+/// The weights that get 8 bits, if 8 bits in all of them add little to the size: first tables that
+/// are only looked up, then kernels. Weights whose type an option names keep it.
+pub(super) fn find(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+    config: &Config,
+    selection: &Selection,
+) -> BTreeSet<ValueId> {
+    // With activations in integers too, an operator with 8-bit weights would run on integers.
+    if eight_bits(config.weights).is_none() || config.activations.is_some() {
+        return BTreeSet::new();
+    }
+    let bits = config.weights.bits() as usize;
+    let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
+    let weights: Vec<&Constant<'_>> =
+        constants.iter().filter(|constant| constant.is_weight()).collect();
+    let mut left = weights.iter().map(|weight| elements(weight) * bits).sum::<usize>() / SHARE;
+    let mut found = BTreeSet::new();
+    for kind in [is_table, sums_few] {
+        let unnamed = |constant: &&&Constant<'_>| {
+            let nodes = constant.multipliers(graph);
+            selection.weight_type(&constant.names(graph), nodes).is_none()
+        };
+        let mut wider: Vec<&&Constant<'_>> =
+            weights.iter().filter(|weight| kind(graph, weight)).filter(unnamed).collect();
+        let added = |weight: &Constant<'_>| elements(weight) * (8 - bits);
+        let all: usize = wider.iter().map(|weight| added(weight)).sum();
+        if all > left {
+            // Not some of them: which ones matter is not known.
+            wider.clear();
+        }
+        left -= wider.iter().map(|weight| added(weight)).sum::<usize>();
+        found.extend(wider.iter().map(|weight| weight.anchor));
+    }
+    found
+}
+
+/// Whether a weight is only looked up.
+fn is_table(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+    let mut nodes = constant.multipliers(graph).peekable();
+    nodes.peek().is_some() && nodes.all(|node| matches!(&*node.op_type, "Gather" | "Slice"))
+}
+
+/// Whether a weight is a kernel whose outputs sum few elements.
+fn sums_few(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+    let terms: usize = constant.shape.iter().skip(1).product();
+    let mut nodes = constant.multipliers(graph).peekable();
+    nodes.peek().is_some() && nodes.all(|node| node.op_type == "Conv") && terms <= FEW
+}
+
+/// The type of 8 bits with the sign of an integer type of fewer bits.
+pub(super) fn eight_bits(requested: WeightType) -> Option<WeightType> {
+    let WeightType::Of(qtype) = requested else { return None };
+    if qtype.is_float() || qtype.bits() >= 8 {
+        return None;
+    }
+    Some(WeightType::Of(if qtype.signed() { QType::Int8 } else { QType::UInt8 }))
+}

@@ -1,0 +1,286 @@
+"""Weights that are rounded with samples: smaller output errors, on other samples too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs import errors
+from quantize_rs.compat import onnxruntime as compat
+
+F = np.float32
+Arrays = dict[str, np.ndarray]
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def model(nodes: list[Any], constants: Arrays, shape: list[Any]) -> onnx.ModelProto:
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    tensors = [numpy_helper.from_array(array.astype(F), name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "net", inputs, outputs, tensors)
+    opset = [helper.make_opsetid("", 21)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=10)
+    return onnx.shape_inference.infer_shapes(made)
+
+
+def correlated(shape: tuple[int, ...], axis: int, seed: int) -> np.ndarray:
+    """Samples whose channels depend on each other and differ in size; one in six is always 0."""
+    generator = rng(seed)
+    channels = shape[axis]
+    mixing = rng(9).normal(size=(channels, channels // 2 + 1))
+    hidden = generator.normal(size=(*np.delete(shape, axis), channels // 2 + 1)) + 0.5
+    made = hidden @ mixing.T * np.geomspace(0.1, 4, channels)
+    made[..., ::6] = 0
+    return np.moveaxis(made, -1, axis).astype(F)
+
+
+def conv(**attributes: Any) -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    group = attributes.get("group", 1)
+    made = model(
+        [helper.make_node("Conv", ["x", "w", "b"], ["y"], "conv", **attributes)],
+        {"w": rng(1).normal(size=(12, 12 // group, 3, 3)), "b": rng(2).normal(size=12)},
+        [None, 12, 9, 10],
+    )
+    return made, (1, 12, 9, 10), 1
+
+
+def product(op_type: str, **attributes: Any) -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    turned = attributes.get("transB", 0)
+    weight = rng(1).normal(size=(24, 48) if turned else (48, 24))
+    node = helper.make_node(op_type, ["x", "w"], ["y"], "product", **attributes)
+    if attributes.get("transA", 0):
+        return model([node], {"w": weight}, [48, 8]), (48, 8), 0
+    return model([node], {"w": weight}, [8, 48]), (8, 48), 1
+
+
+def left_factor() -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    node = helper.make_node("MatMul", ["w", "x"], ["y"], "product")
+    return model([node], {"w": rng(1).normal(size=(24, 48))}, [48, 8]), (48, 8), 0
+
+
+def turned_before() -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    nodes = [
+        helper.make_node("Transpose", ["w"], ["t"], "turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "t"], ["y"], "product"),
+    ]
+    return model(nodes, {"w": rng(1).normal(size=(24, 48))}, [8, 48]), (8, 48), 1
+
+
+def shared() -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Tanh", ["h"], ["t"], "tanh"),
+        helper.make_node("MatMul", ["t", "w"], ["y"], "second"),
+    ]
+    return model(nodes, {"w": rng(1).normal(size=(24, 24)) / 5}, [8, 24]), (8, 24), 1
+
+
+def upsampling() -> tuple[onnx.ModelProto, tuple[int, ...], int]:
+    node = helper.make_node("ConvTranspose", ["x", "w"], ["y"], "up", strides=[2, 2])
+    return (
+        model([node], {"w": rng(1).normal(size=(12, 6, 2, 2))}, [None, 12, 5, 5]),
+        (
+            1,
+            12,
+            5,
+            5,
+        ),
+        1,
+    )
+
+
+LAYERS = {
+    "conv": lambda: conv(pads=[1, 1, 1, 1]),
+    "conv, strides and dilations": lambda: conv(
+        strides=[2, 1], dilations=[1, 2], pads=[0, 2, 1, 0]
+    ),
+    "conv in groups": lambda: conv(group=3),
+    "depthwise conv": lambda: conv(group=12, auto_pad="SAME_UPPER"),
+    "matmul": lambda: product("MatMul"),
+    "gemm": lambda: product("Gemm"),
+    "gemm, transposed weight": lambda: product("Gemm", transB=1),
+    "gemm, transposed input": lambda: product("Gemm", transA=1),
+    "left factor": left_factor,
+    "transposed before": turned_before,
+    "shared weight": shared,
+    "transposed conv": upsampling,
+}
+
+
+def error(original: onnx.ModelProto, quantized: bytes | None, feeds: list[Arrays]) -> float:
+    """The squared error of the outputs on samples, relative to the outputs, without fusions."""
+    assert quantized is not None
+    pairs = [
+        (oracle.ort(original.SerializeToString(), feed)[0], oracle.ort(quantized, feed)[0])
+        for feed in feeds
+    ]
+    wrong = sum(float(np.sum((one - other).astype(float) ** 2)) for one, other in pairs)
+    return wrong / sum(float(np.sum(one.astype(float) ** 2)) for one, _ in pairs)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_the_error_of_the_output_falls_on_other_samples(layer: str, bits: int) -> None:
+    made, shape, axis = LAYERS[layer]()
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(60)]
+    others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
+    options: dict[str, Any] = {
+        "bits": bits,
+        "per_channel": True,
+        "calibration_data": samples,
+        "layer_bits": {"w": bits},
+    }
+    before = quantize_rs.quantize(made, None, weight_algorithm="nearest", **options)
+    after = quantize_rs.quantize(made, None, **options)
+    (weight,) = (row for row in after.weights if row.quantized)
+    assert weight.rounded_by in {"scales", "gptq", "descent"}
+    assert weight.rounding_gain_db is not None
+    assert weight.rounding_gain_db > 0.2
+    assert error(made, after.model, others) < 0.97 * error(made, before.model, others)
+    assert quantize_rs.validate(made, after.model), layer
+    # No more bytes but for the mark.
+    assert after.bytes_after - before.bytes_after < 100
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bits": 4, "block_size": 16},
+        {"bits": 2, "block_size": 16, "symmetric": True},
+        {"bits": 4, "block_size": 16, "output_format": "matmul_nbits"},
+        {"bits": 8, "per_channel": False},
+        {"bits": 8, "output_format": "dynamic"},
+        {"bits": 4, "native_int4": False},
+    ],
+    ids=str,
+)
+def test_every_form_of_a_weight_is_rounded(options: dict[str, Any]) -> None:
+    made, shape, axis = product("MatMul")
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(60)]
+    others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
+    options = options | {"calibration_data": samples, "check": "none"}
+    before = quantize_rs.quantize(made, None, weight_algorithm="nearest", **options)
+    after = quantize_rs.quantize(made, None, **options)
+    assert error(made, after.model, others) < 0.97 * error(made, before.model, others)
+    assert quantize_rs.validate(made, after.model)
+
+
+def test_each_algorithm_is_the_last_that_is_tried() -> None:
+    made, shape, axis = product("MatMul")
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(40)]
+    tried = {}
+    for last in ("nearest", "scales", "gptq", "descent", "auto"):
+        report = quantize_rs.quantize(
+            made, None, bits=4, calibration_data=samples, weight_algorithm=last
+        )
+        (row,) = (row for row in report.to_dict()["values"] if row["role"] == "weight")
+        tried[last] = list(row["quantized"].get("rounding", {"errors": {}})["errors"])
+    assert tried["nearest"] == []
+    assert tried["scales"] == ["nearest", "scales"]
+    assert tried["gptq"] == ["gptq", "nearest", "scales"]
+    assert tried["descent"] == tried["auto"] == ["descent", "gptq", "nearest", "scales"]
+    fast = quantize_rs.quantize(made, None, bits=4, calibration_data=samples, effort="fast")
+    assert {row.rounded_by for row in fast.weights} <= {"nearest", "scales"}
+    with pytest.raises(errors.OptionError, match="expected one of auto, nearest, scales"):
+        quantize_rs.quantize(made, None, calibration_data=samples, weight_algorithm="awq")
+
+
+def test_options_for_scales_and_rounding_come_first() -> None:
+    made, shape, axis = product("MatMul")
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(40)]
+    for options in ({"weight_method": "minmax"}, {"rounding": "nearest"}):
+        report = quantize_rs.quantize(made, None, calibration_data=samples, **options)
+        assert {row.rounded_by for row in report.weights} == {None}
+    both = quantize_rs.quantize(
+        made, None, calibration_data=samples, rounding="nearest", weight_algorithm="gptq"
+    )
+    assert {row.rounded_by for row in both.weights} != {None}
+
+
+def test_neither_order_nor_threads_change_the_file(digits: Path, images: Path) -> None:
+    samples = np.load(images)
+    made = [
+        quantize_rs.quantize(digits, None, bits=4, calibration_data=data, threads=threads).model
+        for data in (samples, samples[::-1])
+        for threads in (1, 3)
+    ]
+    assert made[0] is not None
+    assert len(set(made)) == 1
+
+
+def test_padding_does_not_count() -> None:
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["e"], "look"),
+        helper.make_node("MatMul", ["e", "w"], ["y"], "product"),
+    ]
+    generator = rng(3)
+    table = generator.normal(size=(50, 48)) * np.geomspace(0.1, 3, 48)
+    table[0] = np.geomspace(30, 0.1, 48)  # the padding, as large as it is meaningless
+    arrays = {"table": table.astype(F), "w": generator.normal(size=(48, 24)).astype(F)}
+    tokens = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, ["n", "s"])
+        for name in ("input_ids", "attention_mask")
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    tensors = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
+    nodes.append(helper.make_node("Identity", ["attention_mask"], ["unused"], "mask"))
+    graph = helper.make_graph(nodes, "net", tokens, outputs, tensors)
+    opset = [helper.make_opsetid("", 21)]
+    made = helper.make_model(graph, opset_imports=opset, ir_version=10)
+
+    def sample(seed: int, length: int) -> Arrays:
+        ids, mask = np.zeros((1, 32), np.int64), np.zeros((1, 32), np.int64)
+        ids[:, :length], mask[:, :length] = rng(seed).integers(1, 50, (1, length)), 1
+        return {"input_ids": ids, "attention_mask": mask}
+
+    samples = [sample(seed, 4) for seed in range(40)]
+    blind = [feed | {"attention_mask": np.ones((1, 32), np.int64)} for feed in samples]
+    others = [sample(seed, 32) for seed in range(100, 120)]
+    found = [
+        quantize_rs.quantize(made, None, bits=4, exclude=["table"], calibration_data=data)
+        for data in (samples, blind)
+    ]
+    seeing, ignoring = (error(made, report.model, others) for report in found)
+    assert seeing < 0.8 * ignoring
+
+
+def test_few_samples_are_used_and_the_report_says_so() -> None:
+    made, shape, axis = product("MatMul")
+    samples = [{"x": correlated(shape, axis, 5)}]
+    report = quantize_rs.quantize(made, None, bits=4, calibration_data=samples)
+    assert any("too few to hold some back" in note for note in report.notes) or {
+        row.rounded_by for row in report.weights
+    } == {None}
+
+
+def test_gptq_of_onnxruntime_takes_its_reader() -> None:
+    made, shape, axis = product("MatMul")
+
+    class Reader:
+        def __init__(self) -> None:
+            self.left = [{"x": correlated(shape, axis, seed)} for seed in range(60)]
+
+        def get_next(self) -> Arrays | None:
+            return self.left.pop() if self.left else None
+
+    others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
+    plain = compat.MatMulNBitsQuantizer(made, block_size=16)
+    plain.process()
+    config = compat.GPTQWeightOnlyQuantConfig(calibration_data_reader=Reader())
+    rounded = compat.MatMulNBitsQuantizer(made, block_size=16, algo_config=config)
+    rounded.process()
+    before, after = (
+        error(made, quantizer.model.model.SerializeToString(), others)
+        for quantizer in (plain, rounded)
+    )
+    assert after < 0.9 * before
