@@ -45,13 +45,13 @@ pub(super) fn round(part: &WeightColumns, params: &[Params], spec: &QSpec) -> Co
 /// The Cholesky factor of the damped moments in an order.
 fn factor(moments: &Array2<f64>, order: &[usize]) -> Option<Array2<f64>> {
     let mean = moments.diag().mean().filter(|mean| *mean > 0.0 && mean.is_finite())?;
-    let ordered =
-        Array2::from_shape_fn(moments.dim(), |(row, column)| moments[[order[row], order[column]]]);
     let mut damping = DAMPING;
     // At 100 times the mean the matrix is diagonally dominant but for rounding errors.
     while damping <= 100.0 {
-        let mut damped = ordered.clone();
-        damped.diag_mut().iter_mut().for_each(|square| *square += damping * mean);
+        let damped = Array2::from_shape_fn(moments.dim(), |(row, column)| {
+            let more = if row == column { damping * mean } else { 0.0 };
+            moments[[order[row], order[column]]] + more
+        });
         if let Some(factor) = cholesky(damped) {
             return Some(factor);
         }

@@ -29,12 +29,27 @@ pub(crate) struct LayerInput {
 }
 
 impl LayerInput {
+    /// The number of elements of a row that belong to the same channel.
+    fn kernel(&self) -> usize {
+        match &self.rows {
+            Rows::Patches(window) => window.elements(),
+            _ => 1,
+        }
+    }
+
     /// The spans of a row.
     pub(crate) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
         let (depth, span) = (self.depth, self.span.max(1));
         (0..depth).step_by(span).map(move |first| first..(first + span).min(depth))
     }
 }
+
+/// The most moments that are collected: they take half a gigabyte, or twice as much if samples
+/// differ in magnitude.
+const MAX_MOMENTS: usize = 1 << 26;
+
+/// The lengths of spans if there are more: multiples of every usual block of a weight.
+const SHORTER: [usize; 5] = [4096, 2048, 1024, 512, 256];
 
 /// Rows of convolutions that are longer are divided into spans.
 const LONG: usize = 1152;
@@ -151,7 +166,26 @@ impl Layers {
             }
             layers.weights.push(LayerWeight { name: value.name.clone(), map, inputs: positions });
         }
+        layers.bound_memory();
         layers
+    }
+
+    /// Divides the rows of all inputs into shorter spans, if their moments would take too much
+    /// memory together.
+    fn bound_memory(&mut self) {
+        let elements = |inputs: &[LayerInput]| {
+            let of_input = |input: &LayerInput| input.groups * input.depth * input.span / 2;
+            inputs.iter().map(of_input).sum::<usize>()
+        };
+        for span in SHORTER {
+            if elements(&self.inputs) <= MAX_MOMENTS {
+                return;
+            }
+            for input in self.inputs.iter_mut().filter(|input| input.span > span) {
+                let kernel = input.kernel();
+                input.span = (span / kernel).max(1) * kernel;
+            }
+        }
     }
 }
 

@@ -10,6 +10,7 @@ mod evidence;
 mod layers;
 mod rows;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -219,8 +220,8 @@ impl Layer<'_> {
                 }
             }
             let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
-            let mut moments = inputs.next()?.clone();
-            inputs.try_for_each(|more| moments.merge(more)).ok()?;
+            let mut moments = Cow::Borrowed(inputs.next()?);
+            inputs.try_for_each(|more| moments.to_mut().merge(more)).ok()?;
             if moments.rows() == 0 {
                 return None;
             }

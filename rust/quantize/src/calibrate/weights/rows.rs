@@ -61,21 +61,29 @@ impl Window {
         Some(Window { kernel: kernel.to_vec(), strides, dilations, padding })
     }
 
-    /// The number of positions along an axis, and the padding before its first element.
-    fn positions(&self, axis: usize, length: usize) -> (usize, usize) {
-        let covered = self.dilations[axis] * (self.kernel[axis] - 1) + 1;
+    /// The number of elements of the kernel.
+    pub(crate) fn elements(&self) -> usize {
+        self.kernel.iter().product()
+    }
+
+    /// The number of positions along an axis, and the padding before its first element. `None` for
+    /// numbers that no value has.
+    fn positions(&self, axis: usize, length: usize) -> Option<(usize, usize)> {
+        let covered = self.dilations[axis].checked_mul(self.kernel[axis] - 1)?.checked_add(1)?;
         let stride = self.strides[axis];
-        match &self.padding {
+        Some(match &self.padding {
             Padding::Explicit(pads) => {
-                let padded = length + pads[axis] + pads[self.kernel.len() + axis];
-                (padded.checked_sub(covered).map_or(0, |rest| rest / stride + 1), pads[axis])
+                let (begin, end) = (pads[axis], pads[self.kernel.len() + axis]);
+                let padded = length.checked_add(begin)?.checked_add(end)?;
+                (padded.checked_sub(covered).map_or(0, |rest| rest / stride + 1), begin)
             }
             Padding::Same { upper } => {
                 let count = length.div_ceil(stride);
-                let total = (count.saturating_sub(1) * stride + covered).saturating_sub(length);
+                let all = (count.saturating_sub(1)).checked_mul(stride)?.checked_add(covered)?;
+                let total = all.saturating_sub(length);
                 (count, if *upper { total / 2 } else { total.div_ceil(2) })
             }
-        }
+        })
     }
 }
 
@@ -85,7 +93,7 @@ fn chosen(total: usize, limit: usize, key: u64) -> impl Iterator<Item = usize> {
     let count = total.min(limit.max(1));
     // `count ≤ total`, so that no row is used twice.
     let offset = if count < total { usize::try_from(key % total as u64).unwrap_or(0) } else { 0 };
-    (0..count).map(move |at| (at * total / count + offset) % total)
+    (0..count).map(move |at| (at.saturating_mul(total) / count + offset) % total)
 }
 
 /// How rows are read from a value.
@@ -180,12 +188,13 @@ impl RowReader<'_> {
         if lengths.len() != axes || channels % self.groups != 0 || own * covered != self.depth {
             return None;
         }
-        let (counts, before): (Vec<usize>, Vec<usize>) =
-            (0..axes).map(|axis| window.positions(axis, lengths[axis])).unzip();
+        let along = (0..axes).map(|axis| window.positions(axis, lengths[axis]));
+        let along: Vec<(usize, usize)> = along.collect::<Option<_>>()?;
+        let (counts, before): (Vec<usize>, Vec<usize>) = along.into_iter().unzip();
         let plane: usize = lengths.iter().product();
-        let positions: usize = counts.iter().product();
+        let positions = counts.iter().try_fold(1_usize, |all, count| all.checked_mul(*count))?;
         let kernel = offsets(&window.kernel);
-        let total = batch * positions;
+        let total = batch.checked_mul(positions)?;
         let mut elements = Vec::with_capacity(total.min(self.limit) * self.depth);
         // Where each element of the kernel reads in the plane.
         let mut reads: Vec<u32> = vec![ZERO; covered];
@@ -360,7 +369,8 @@ mod tests {
                 AttributeProto::ints("strides", &[2]),
             ])
         };
-        let positions = |auto: &str| Window::of(&node(auto), &[4]).unwrap().positions(0, 7);
+        let positions =
+            |auto: &str| Window::of(&node(auto), &[4]).unwrap().positions(0, 7).unwrap();
         assert_eq!(positions("SAME_UPPER"), (4, 1));
         assert_eq!(positions("SAME_LOWER"), (4, 2));
         assert_eq!(positions("VALID"), (2, 0));
