@@ -64,7 +64,12 @@ ORT_FAILS_OPTIMIZED = {"opset18"}
 def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: Path) -> None:
     target = tmp_path / "q.onnx"
     report = quantize_rs.quantize(
-        oracle.model(name), target, per_channel=per_channel, symmetric=False, rounding=rounding
+        oracle.model(name),
+        target,
+        per_channel=per_channel,
+        symmetric=False,
+        rounding=rounding,
+        equalize=False,
     )
     floor = LOWER.get(name, (WEIGHTS, BOTH))[0]
     if rounding is None and not per_channel:

@@ -43,6 +43,7 @@ class QuantizeKeywords(TypedDict, total=False):
     passes: bool | Iterable[str] | None
     opset: int | None
     smooth: bool
+    equalize: bool
     # Output model
     output_format: str
     allow_larger: bool
@@ -110,6 +111,7 @@ class CalibrateKeywords(TypedDict, total=False):
     passes: bool | Iterable[str] | None
     opset: int | None
     smooth: bool
+    equalize: bool
     bias_correction: bool
     # Output model
     allow_larger: bool
@@ -179,6 +181,7 @@ class PlanKeywords(TypedDict, total=False):
     passes: bool | Iterable[str] | None
     opset: int | None
     smooth: bool
+    equalize: bool
     bias_correction: bool
     # Output model
     output_format: str

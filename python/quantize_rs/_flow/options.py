@@ -255,6 +255,11 @@ class QuantizeOptions:
         Scale large channels of activations down and the following weights up, where that lowers the
         error of both (`SmoothQuant`: Xiao et al., ICML 2023). With `output_format` `dynamic`, the
         factors of a normalization say which channels are large. Default: True.
+    equalize : bool
+        Scale channels between two weights by powers of two, where that lowers the expected error
+        (cross-layer equalization: Nagel et al., ICCV 2019, section 4.1). The float model computes
+        the same; the result without is kept where the check of outputs finds it more accurate.
+        Default: True.
     bias_correction : bool
         Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
         section 4.2). Default: True.
@@ -332,6 +337,7 @@ class QuantizeOptions:
     passes: bool | Iterable[str] | None = True
     opset: int | None = None
     smooth: bool = True
+    equalize: bool = True
     bias_correction: bool = True
     output_format: str = "qdq"
     allow_larger: bool = False

@@ -127,6 +127,8 @@ def quantize(
         - `opset`: The operator set of the result.
         - `smooth`: Scale large channels of activations down and the following weights up, where
           that lowers the error of both (`SmoothQuant`: Xiao et al., ICML 2023).
+        - `equalize`: Scale channels between two weights by powers of two, where that lowers the
+          expected error (cross-layer equalization: Nagel et al., ICCV 2019, section 4.1).
 
     Output model
         - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
@@ -355,6 +357,8 @@ def quantize_with_calibration(
         - `opset`: The operator set of the result.
         - `smooth`: Scale large channels of activations down and the following weights up, where
           that lowers the error of both (`SmoothQuant`: Xiao et al., ICML 2023).
+        - `equalize`: Scale channels between two weights by powers of two, where that lowers the
+          expected error (cross-layer equalization: Nagel et al., ICCV 2019, section 4.1).
         - `bias_correction`: Correct biases by the mean shift that quantized weights cause (Nagel et
           al., ICCV 2019, section 4.2).
 

@@ -279,6 +279,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="equalize",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="transforms",
+        default=True,
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="bias_correction",
         aliases=(),
         cls="QuantizeOptions",

@@ -36,7 +36,8 @@ def optimize(
     output : path or None
         The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
     passes : iterable of str, optional
-        The passes to run; by default all but ``"subtract_bias"`` and ``"widen_floats"``:
+        The passes to run; by default all but ``"equalize"``, ``"subtract_bias"`` and
+        ``"widen_floats"``:
 
         - ``"inline_functions"``: replace calls of local functions by their nodes
         - ``"lift_carried"``: take values out of ``Loop`` and ``Scan`` that they pass on unchanged
@@ -50,6 +51,8 @@ def optimize(
         - ``"fold_batch_norm_forward"``: the same, into the weights after it
         - ``"fold_gemm_factors"``: fold `alpha` and `beta` of ``Gemm`` into weight and bias, and
           repeat a bias of one element
+        - ``"equalize"``: scale channels between two weights by powers of two, so that one scale
+          covers all of them well
         - ``"subtract_bias"``: subtract the negated bias of a ``Gemm``, or after a ``MatMul`` of
           two axes, so that ONNX Runtime multiplies by integers
         - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes

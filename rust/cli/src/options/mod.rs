@@ -201,6 +201,7 @@ mod tests {
             "--accuracy-level=4",
             "--no-bias-correction",
             "--no-smooth",
+            "--no-equalize",
             "--rounding=nearest",
             "--overrides=[{\"match\": {\"name\": \"h\"}, \"exclude\": true}]",
         ];
@@ -232,6 +233,7 @@ mod tests {
             output_format: Format::MatMulNBits,
             accuracy_level: Some(4),
             smooth: false,
+            equalize: false,
             bias_correction: false,
             overrides: vec![entry],
             ..Config::default()

@@ -389,6 +389,14 @@ options! {
         example: "smooth=False",
     };
 
+    /// Scale channels between two weights by powers of two, where that lowers the expected error
+    /// (cross-layer equalization: Nagel et al., ICCV 2019, section 4.1). The float model computes
+    /// the same; the result without is kept where the check of outputs finds it more accurate.
+    option equalize: bool = true => {
+        group: Group::Transforms,
+        example: "equalize=False",
+    };
+
     /// Correct biases by the mean shift that quantized weights cause (Nagel et al., ICCV 2019,
     /// section 4.2).
     option bias_correction: bool = true => {

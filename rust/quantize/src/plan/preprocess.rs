@@ -9,7 +9,7 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
 use crate::transform::{
-    Pass, PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning,
+    EQUALIZE, Pass, PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning,
     prune_only, run,
 };
 use crate::{Config, Format, QuantizeError};
@@ -94,14 +94,15 @@ impl PreprocessedModel {
         // Training updates biases, and `MatMulNBits` adds its own.
         let is_qdq = config.output_format == Format::Qdq;
         passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
+        passes.retain(|pass| asked || config.equalize || pass.name != EQUALIZE);
         let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
         let purpose = if asked { Purpose::Optimizing } else { Purpose::Planning { per_tensor } };
         let (mut prepared, mut steps) = run(model, &passes, purpose)?;
         let (mut config, mut gone) = still_named(model, &prepared, &steps, config)?;
-        // A bias that an option names keeps its name.
-        let subtracts = |pass: &&Pass| pass.stage == PassStage::Floats;
-        if !asked && !gone.is_empty() && passes.iter().any(subtracts) {
-            passes.retain(|pass| !subtracts(pass));
+        // A bias or a value that an option names keeps its name.
+        let renames = |pass: &&Pass| pass.stage == PassStage::Floats || pass.name == EQUALIZE;
+        if !asked && !gone.is_empty() && passes.iter().any(renames) {
+            passes.retain(|pass| !renames(pass));
             (prepared, steps) = run(model, &passes, purpose)?;
             (config, gone) = still_named(model, &prepared, &steps, requested.clone())?;
         }

@@ -8,6 +8,7 @@
 //! repeatedly, until none returns edits.
 
 pub(crate) mod convert_opset;
+mod equalize;
 mod eval;
 mod floats;
 mod fold_batch_norm;
@@ -32,6 +33,7 @@ mod widen_floats;
 
 pub(crate) use convert_opset::NEWEST_OPSET;
 pub use convert_opset::{OpsetConversion, convert_opset};
+pub(crate) use equalize::EQUALIZED;
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};
@@ -96,6 +98,8 @@ pub enum PassStage {
     Always,
     /// Only when optimizing a model.
     Optimizing,
+    /// Only before planning.
+    Quantizing,
     /// Only before planning, if the model will compute on integers.
     Integers,
     /// Only before planning, if it will not.
@@ -106,6 +110,9 @@ type Run = fn(&Graph<'_>) -> Result<Changes, QuantizeError>;
 
 /// The pass that stores weights that the model itself quantizes.
 pub(crate) const STORE_INTEGERS: &str = "store_integers";
+
+/// The pass that scales channels between weights.
+pub(crate) const EQUALIZE: &str = "equalize";
 
 /// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
@@ -204,6 +211,14 @@ pub const ALL: &[Pass] = &[
         per_tensor: None,
     },
     Pass {
+        name: EQUALIZE,
+        about: "scales channels between two weights, so that one scale covers all of them well",
+        stage: PassStage::Quantizing,
+        run: equalize::run,
+        minimal: None,
+        per_tensor: Some(equalize::per_tensor),
+    },
+    Pass {
         name: "subtract_bias",
         about: "subtracts negated biases of products, so that ONNX Runtime multiplies by integers",
         stage: PassStage::Floats,
@@ -273,7 +288,7 @@ impl fmt::Display for Step {
 /// The passes that run before planning. `integers` says whether the model will compute on integers.
 pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     let runs = |pass: &&Pass| match pass.stage {
-        PassStage::Always => true,
+        PassStage::Always | PassStage::Quantizing => true,
         PassStage::Optimizing => false,
         PassStage::Integers => integers,
         PassStage::Floats => !integers,

@@ -2,18 +2,24 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, POOR_DB, is_cancelled};
+use super::{Check, MARGIN_DB, POOR_DB, is_cancelled};
+use crate::analysis::pair::SliceSamples;
 use crate::apply::Quantized;
+use crate::calibrate::{Control, calibrate};
 use crate::options::config;
 use crate::plan::Role;
 use crate::report::OutputCheck;
-use crate::{Config, Graph, Model, PreprocessedModel, QuantizeError, Ranges};
+use crate::transform::EQUALIZE;
+use crate::{Config, Graph, Method, Model, PreprocessedModel, QuantizeError, Ranges};
 
 /// Weights of fewer bits make convolutions much less accurate than matrix multiplications.
 const CONVOLUTIONS: [&str; 2] = ["Conv", "ConvTranspose"];
 
 /// The bits that convolutions get where fewer are measured to be too few.
 const ENOUGH_BITS: u8 = 8;
+
+/// Another result, and what was measured of it.
+type Tried = (Quantized, OutputCheck);
 
 impl Check<'_> {
     /// A result that is measured to be better than this one, if there is a reason to try another.
@@ -23,11 +29,66 @@ impl Check<'_> {
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let apart = self.without_equalization(quantized, ranges, measured)?;
+        let ranges = apart.as_ref().map_or(ranges, |(_, ranges)| ranges.as_ref());
+        let apart = apart.as_ref().map(|(apart, _)| apart);
+        let (quantized, measured) = apart.map_or((quantized, measured), |(it, found)| (it, found));
         let plain = self.without_smoothing(quantized, ranges, measured)?;
         let (quantized, measured) =
             plain.as_ref().map_or((quantized, measured), |(plain, found)| (plain, found));
         let wider = self.with_wider_convolutions(quantized, ranges, measured)?;
-        Ok(wider.or(plain))
+        Ok(wider.or(plain).or_else(|| apart.cloned()))
+    }
+
+    /// The result without equalized channels, if it is better, with its ranges. Channels are
+    /// equalized by what weights let expect.
+    ///
+    /// The values of the model without have other ranges, which are found on the samples of the
+    /// check: they fit these samples better than others, so that the result has to be better by
+    /// more.
+    fn without_equalization(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        equalized: &OutputCheck,
+    ) -> Result<Option<(Tried, Option<Ranges>)>, QuantizeError> {
+        let report = quantized.report();
+        let did = report.steps.iter().any(|step| step.pass == EQUALIZE);
+        if !did || report.config.passes.is_some() {
+            return Ok(None);
+        }
+        let config = Config { equalize: false, ..report.config.clone() };
+        let margin = if ranges.is_some() { MARGIN_DB } else { 0.0 };
+        let found = self.calibrated(&config, ranges).and_then(|ranges| {
+            let other = made(self.model, config, ranges.as_ref())?;
+            let measured = self.measured(&other)?;
+            Ok(((other, measured), ranges))
+        });
+        match found {
+            Ok(((other, measured), ranges))
+                if measured.sqnr_db() > equalized.sqnr_db().map(|db| db + margin) =>
+            {
+                Ok(Some(((other, measured), ranges)))
+            }
+            Err(error) if is_cancelled(&error) => Err(error),
+            _ => Ok(None),
+        }
+    }
+
+    /// The ranges of a model with these options, by the method of others, on the samples of the
+    /// check.
+    fn calibrated(
+        &mut self,
+        config: &Config,
+        ranges: Option<&Ranges>,
+    ) -> Result<Option<Ranges>, QuantizeError> {
+        let Some(ranges) = ranges else { return Ok(None) };
+        let prepared = PreprocessedModel::of(self.model, config.clone())?;
+        let method: Method = ranges.method.parse()?;
+        let samples = &mut SliceSamples(self.given.samples.iter());
+        let control = Control { threads: self.threads, progress: &mut *self.progress };
+        let plan = prepared.plan();
+        calibrate(&prepared.model, &plan, self.engine, samples, &method, control).map(Some)
     }
 
     /// The result without smoothing, if it is better. Smoothing is chosen by the expected error of

@@ -144,9 +144,15 @@ pub fn validate(
         // A constant that is not there cannot hide what the nodes around it read.
         let constants = &quantized.graph().initializer;
         let negated = constants.iter().any(|tensor| tensor.name.contains(transform::NEGATED));
+        let equalized = quantized
+            .graph()
+            .node
+            .iter()
+            .any(|node| node.output.iter().any(|name| name.contains(transform::EQUALIZED)));
         let planning = |integers: bool| {
             let mut passes = transform::planning(integers);
             passes.retain(|pass| negated || pass.stage != PassStage::Floats);
+            passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
             passes
         };
         let [channels, tensors] = [false, true].map(|per_tensor| Purpose::Planning { per_tensor });

@@ -7,15 +7,15 @@ use crate::graph::constants::{fixed, is_read};
 use crate::transform::floats::floats;
 
 /// The scale and shift of each channel: `channel * factor + shift`.
-pub(super) struct Affine {
+pub(in crate::transform) struct Affine {
     pub(super) factor: Vec<f64>,
     pub(super) shift: Vec<f64>,
 }
 
 /// The position of the channels of a value.
 #[derive(Clone, Copy)]
-pub(super) struct Channels {
-    pub(super) count: usize,
+pub(in crate::transform) struct Channels {
+    pub(in crate::transform) count: usize,
     /// The minimum rank of the value.
     pub(super) least_rank: usize,
     /// The axis of the channels, counted from the end, where the last axis is 1.

@@ -6,7 +6,7 @@
 
 mod affine;
 mod forward;
-mod product;
+pub(super) mod product;
 
 use super::Changes;
 use super::pass_edits::PassEdits;

@@ -10,18 +10,18 @@ use crate::transform::floats::{floats, rounded};
 use crate::transform::pass_edits::PassEdits;
 
 /// A multiplication by a constant weight, and its bias.
-pub(super) struct Product<'m> {
+pub(in crate::transform) struct Product<'m> {
     /// The node that multiplies.
-    pub(super) node: usize,
+    pub(in crate::transform) node: usize,
     /// The node that adds the bias, if it is a separate node, and the input that holds the bias.
     added: Option<(usize, usize)>,
     kind: Kind<'m>,
     weight_value: ValueId,
-    pub(super) weight: Tensor,
+    pub(in crate::transform) weight: Tensor,
     bias_value: Option<ValueId>,
     bias: Option<Tensor>,
     /// The channels of the output.
-    pub(super) channels: Channels,
+    pub(in crate::transform) channels: Channels,
 }
 
 /// The differences between operators.
@@ -36,16 +36,16 @@ enum Kind<'m> {
 }
 
 /// A weight and a bias with a scale and shift folded in.
-pub(super) struct Folded {
+pub(in crate::transform) struct Folded {
     weight: Option<Tensor>,
     bias: Option<Tensor>,
     /// The largest relative rounding error.
-    pub(super) change: f64,
+    pub(in crate::transform) change: f64,
 }
 
 impl<'m> Product<'m> {
     /// The multiplication that a node performs.
-    pub(super) fn of(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
+    pub(in crate::transform) fn of(graph: &Graph<'m>, index: usize) -> Option<Product<'m>> {
         let node = graph.nodes[index];
         if !node.is_onnx() {
             return None;
@@ -125,12 +125,12 @@ impl<'m> Product<'m> {
     }
 
     /// Whether it is a `Gemm` without a bias.
-    pub(super) fn is_bare_gemm(&self) -> bool {
+    pub(in crate::transform) fn is_bare_gemm(&self) -> bool {
         matches!(self.kind, Kind::Gemm(_)) && self.bias_value.is_none()
     }
 
     /// The nodes of the multiplication.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = usize> {
+    pub(in crate::transform) fn nodes(&self) -> impl Iterator<Item = usize> {
         [Some(self.node), self.added.map(|(node, _)| node)].into_iter().flatten()
     }
 
@@ -140,7 +140,7 @@ impl<'m> Product<'m> {
     }
 
     /// Folds a scale and shift of the output into the weight and bias.
-    pub(super) fn fold(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
+    pub(in crate::transform) fn fold(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
         let bare = matches!(self.kind, Kind::MatMul) && self.added.is_none();
         // Runtimes fuse a MatMul and a following Add into a Gemm.
         if bare && affine.shifts() && (!affine.scales() || !self.may_be_gemm(graph)) {
@@ -182,7 +182,7 @@ impl<'m> Product<'m> {
     ///
     /// The noise of a channel is proportional to the square of the scale, which is proportional to
     /// the largest magnitude, and to that of the factor if it is applied afterwards.
-    pub(super) fn noise_ratio(&self, affine: &Affine) -> f64 {
+    pub(in crate::transform) fn noise_ratio(&self, affine: &Affine) -> f64 {
         let largest = |values: &[f64]| values.iter().fold(0.0, |max: f64, x| max.max(x.abs()));
         let Some(mut values) = floats(&self.weight).filter(|_| affine.scales()) else { return 1.0 };
         let before = largest(&values).powi(2) * affine.factor.iter().map(|x| x * x).sum::<f64>();
@@ -190,6 +190,42 @@ impl<'m> Product<'m> {
         #[allow(clippy::cast_precision_loss)] // a number of channels
         let after = largest(&values).powi(2) * affine.factor.len() as f64;
         if before > 0.0 { after / before } else { 1.0 }
+    }
+
+    /// Multiplies the weight by a factor for each input channel and one for each output channel,
+    /// and the bias by the latter. `None` if a number leaves the type, or the bias has another
+    /// shape.
+    pub(in crate::transform) fn rescaled(&self, inputs: &[f64], outputs: &[f64]) -> Option<Folded> {
+        let mut values = floats(&self.weight)?;
+        for (at, value) in values.iter_mut().enumerate() {
+            let (input, output) = self.place(at);
+            *value *= inputs.get(input)? * outputs.get(output)?;
+        }
+        let (weight, mut change) = rounded(self.weight.dtype, self.weight.shape.clone(), &values)?;
+        let mut bias = None;
+        if let Some(old) = &self.bias {
+            let values: Vec<f64> =
+                self.spread(old)?.iter().zip(outputs).map(|(old, by)| old * by).collect();
+            let (tensor, by) = rounded(self.weight.dtype, vec![self.channels.count], &values)?;
+            change = change.max(by);
+            bias = Some(tensor);
+        }
+        Some(Folded { weight: Some(weight), bias, change })
+    }
+
+    /// The bias with one element per channel; `None` if it has another shape.
+    pub(in crate::transform) fn biases(&self) -> Option<Vec<f64>> {
+        match &self.bias {
+            Some(bias) => {
+                Some(self.spread(bias)?.into_iter().map(|bias| bias * self.beta()).collect())
+            }
+            None => Some(vec![0.0; self.channels.count]),
+        }
+    }
+
+    /// Whether no other node reads the weight.
+    pub(in crate::transform) fn owns_weight(&self, graph: &Graph<'_>) -> bool {
+        only_reader(graph, self.weight_value) == Some(self.node)
     }
 
     /// Whether the input is padded with zeros.
@@ -201,7 +237,7 @@ impl<'m> Product<'m> {
     }
 
     /// The channels of the input; `None` unless each has its own weights.
-    pub(super) fn input_channels(&self) -> Option<Channels> {
+    pub(in crate::transform) fn input_channels(&self) -> Option<Channels> {
         let shape = &self.weight.shape;
         let count = match self.kind {
             Kind::Conv(groups) => shape[1].checked_mul(groups)?,
@@ -213,7 +249,11 @@ impl<'m> Product<'m> {
     }
 
     /// Folds a scale and shift of the input channels into the weight and bias.
-    pub(super) fn fold_input(&self, graph: &Graph<'_>, affine: &Affine) -> Option<Folded> {
+    pub(in crate::transform) fn fold_input(
+        &self,
+        graph: &Graph<'_>,
+        affine: &Affine,
+    ) -> Option<Folded> {
         let shifted = affine.shifts();
         let exact = match self.kind {
             Kind::Conv(_) => !shifted || !self.pads(graph),
@@ -252,16 +292,28 @@ impl<'m> Product<'m> {
 
     /// The input channel and the output channel of an element of the weight.
     fn place(&self, at: usize) -> (usize, usize) {
+        let rest = self.weight.shape[2..].iter().product::<usize>().max(1);
+        self.places()(at / rest)
+    }
+
+    /// A function from the position of an element in the first two axes of the weight to its input
+    /// channel and output channel.
+    pub(in crate::transform) fn places(&self) -> Box<dyn Fn(usize) -> (usize, usize)> {
         let shape = &self.weight.shape;
-        let (second, rest) = (shape[1].max(1), shape[2..].iter().product::<usize>().max(1));
-        let (row, column) = (at / (second * rest), at / rest % second);
+        let second = shape[1].max(1);
         match self.kind {
             Kind::Conv(groups) => {
                 let of_group = (shape[0] / groups.max(1)).max(1);
-                (row / of_group * second + column, row)
+                Box::new(move |at| (at / second / of_group * second + at % second, at / second))
             }
-            Kind::Gemm(node) if node.int("transB", 0) != 0 => (column, row),
-            Kind::Gemm(_) | Kind::MatMul | Kind::ConvTranspose(_) => (row, column),
+            Kind::ConvTranspose(groups) => {
+                let of_group = (shape[0] / groups.max(1)).max(1);
+                Box::new(move |at| (at / second, at / second / of_group * second + at % second))
+            }
+            Kind::Gemm(node) if node.int("transB", 0) != 0 => {
+                Box::new(move |at| (at % second, at / second))
+            }
+            Kind::Gemm(_) | Kind::MatMul => Box::new(move |at| (at / second, at % second)),
         }
     }
 
@@ -341,7 +393,7 @@ fn by_rows(values: &mut [f64], length: usize, factor: impl Fn(usize) -> f64) {
 impl Folded {
     /// Stores the weight and the bias, and makes the multiplication produce the output of node
     /// `after`.
-    pub(super) fn write(
+    pub(in crate::transform) fn write(
         self,
         pass: &mut PassEdits<'_, '_>,
         graph: &Graph<'_>,
@@ -365,7 +417,7 @@ impl Folded {
     }
 
     /// Stores the weight and the bias.
-    pub(super) fn put(
+    pub(in crate::transform) fn put(
         &self,
         pass: &mut PassEdits<'_, '_>,
         graph: &Graph<'_>,
