@@ -41,7 +41,8 @@ def correlated(shape: tuple[int, ...], axis: int, seed: int) -> np.ndarray:
     hidden = generator.normal(size=(*np.delete(shape, axis), channels // 2 + 1)) + 0.5
     made = hidden @ mixing.T * np.geomspace(0.1, 4, channels)
     made[..., ::6] = 0
-    return np.moveaxis(made, -1, axis).astype(F)
+    moved: np.ndarray = np.moveaxis(made, -1, axis).astype(F)
+    return moved
 
 
 def conv(**attributes: Any) -> tuple[onnx.ModelProto, tuple[int, ...], int]:
@@ -147,6 +148,7 @@ def test_the_error_of_the_output_falls_on_other_samples(layer: str, bits: int) -
     assert weight.rounding_gain_db is not None
     assert weight.rounding_gain_db > 0.2
     assert error(made, after.model, others) < 0.97 * error(made, before.model, others)
+    assert after.model is not None
     assert quantize_rs.validate(made, after.model), layer
     # No more bytes but for the mark.
     assert after.bytes_after - before.bytes_after < 100
@@ -172,6 +174,7 @@ def test_every_form_of_a_weight_is_rounded(options: dict[str, Any]) -> None:
     before = quantize_rs.quantize(made, None, weight_algorithm="nearest", **options)
     after = quantize_rs.quantize(made, None, **options)
     assert error(made, after.model, others) < 0.97 * error(made, before.model, others)
+    assert after.model is not None
     assert quantize_rs.validate(made, after.model)
 
 
@@ -198,7 +201,8 @@ def test_each_algorithm_is_the_last_that_is_tried() -> None:
 def test_options_for_scales_and_rounding_come_first() -> None:
     made, shape, axis = product("MatMul")
     samples = [{"x": correlated(shape, axis, seed)} for seed in range(40)]
-    for options in ({"weight_method": "minmax"}, {"rounding": "nearest"}):
+    cases: list[dict[str, Any]] = [{"weight_method": "minmax"}, {"rounding": "nearest"}]
+    for options in cases:
         report = quantize_rs.quantize(made, None, calibration_data=samples, **options)
         assert {row.rounded_by for row in report.weights} == {None}
     both = quantize_rs.quantize(

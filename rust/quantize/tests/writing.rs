@@ -7,7 +7,8 @@ use common::{
     with_activations,
 };
 use quantize_rs::{
-    Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor, WeightMethod,
+    Config, DataType, Model, QType, QuantizeErrorKind, Target, Tensor, WeightAlgorithm,
+    WeightMethod,
 };
 use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw, TensorProto};
 
@@ -78,7 +79,12 @@ fn four_bit_blocks_minimize_mse_except_in_convolutions() {
     for (name, usual, other) in [("opset21_gemm", Mse, MinMax), ("conv2d_relu", MinMax, Mse)] {
         let model = upgraded(name);
         let written = |weight_method| {
-            let four = Config::with_bits(4).unwrap();
+            let mut four = Config::with_bits(4).unwrap();
+            // Small kernels get 8 bits unless they are named.
+            four.weight_algorithm = WeightAlgorithm::Nearest;
+            if usual == MinMax {
+                four.layer_bits.insert("Conv".to_owned(), 4);
+            }
             let made = quantized(&model, Config { block_size: Some(16), weight_method, ..four });
             let weight = made.report().quantized().next().unwrap().0.name.clone();
             scales(made.model(), &format!("{weight}_scale"))

@@ -6,7 +6,7 @@ use std::time::Duration;
 use quantize_rs::{
     CalibrationError, CheckSamples, CheckedInputs, Config, Control, Engine, InputSpec, Method,
     Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized, RetainingSamples, Sample,
-    Samples, Session, Target, Tensor, TimedSession, calibrate,
+    Samples, Session, Target, Tensor, TimedSession, WeightAlgorithm, calibrate,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::Tract;
@@ -51,7 +51,13 @@ fn checked(model: &Model, config: Config, samples: &[Sample], inputs: CheckedInp
 }
 
 fn per_tensor() -> Config {
-    Config { per_channel: Some(false), symmetric: Some(false), ..Config::default() }
+    Config {
+        per_channel: Some(false),
+        symmetric: Some(false),
+        equalize: false,
+        weight_algorithm: WeightAlgorithm::Nearest,
+        ..Config::default()
+    }
 }
 
 #[test]

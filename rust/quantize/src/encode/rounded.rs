@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use quantize_rs_math::{
     ColumnParams, Granularity, Layout, MatMulNBitsSpec, Params, QType, ZeroPoints, dequantize,
-    metrics, pack,
+    metrics, pack, ranges,
 };
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{EncodedTensor, assemble, data_type, invalid, stored};
+use super::{EncodedTensor, assemble, data_type, invalid, scale_zeros, stored};
 use crate::plan::ValuePlan;
 use crate::ranges::RoundedWeight;
 use crate::{Format, QuantizeError};
@@ -22,15 +22,23 @@ pub(super) fn encoded(
     floors: &[f32],
 ) -> Result<Option<EncodedTensor>, QuantizeError> {
     let layout = Layout::of(shape, how.spec.granularity).map_err(|error| invalid(name, &error))?;
-    let params = rounded.params();
+    let mut params = rounded.params();
     if params.len() != layout.groups() || rounded.integers.len() != layout.elements() {
         return Ok(None);
     }
     let highest = floors.iter().copied().fold(0.0, f32::max);
     let each = floors.len() == params.len();
-    let reaches = |(group, params): (usize, &Params)| {
-        params.scale.abs() >= if each { floors[group] } else { highest }
-    };
+    let floor = |group: usize| if each { floors[group] } else { highest };
+    // The scale of an all-zero channel is arbitrary, so it is set to suit the bias.
+    let ranges = ranges(floats, &layout);
+    let all_zero: Vec<bool> = ranges.iter().map(|range| range.absmax() == 0.0).collect();
+    scale_zeros(&mut params, &all_zero);
+    for (group, params) in params.iter_mut().enumerate().filter(|(group, _)| all_zero[*group]) {
+        if floor(group) > 0.0 {
+            params.scale = floor(group);
+        }
+    }
+    let reaches = |(group, params): (usize, &Params)| params.scale.abs() >= floor(group);
     if !params.iter().enumerate().all(reaches) {
         return Ok(None);
     }
