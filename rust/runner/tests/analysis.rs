@@ -279,7 +279,7 @@ fn interrupted_work_resumes() {
     let resume = Some(folder.path().join("known.json"));
     let options = SensitivityOptions { resume, ..SensitivityOptions::default() };
     // Cancelled after the first layers, with several left, one of which may already run.
-    let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 3;
+    let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 2;
     let control = Control { threads: 1, progress: &mut until };
     let samples = &mut *some(16, &subject.0);
     let outcome = sensitivity(&subject.0, &subject.1, None, &engine, samples, &options, control);
