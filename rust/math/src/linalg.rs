@@ -1,5 +1,7 @@
 //! The linear algebra of weight rounding, on `ndarray`'s matrix products.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, s};
 
@@ -20,13 +22,17 @@ pub(crate) fn add_product(
 }
 
 /// The Cholesky factor `L` of a symmetric matrix, `a = L · Lᵀ`, in the lower triangle of `a`. What
-/// is above the diagonal has no meaning. Returns `None` if `a` is not positive definite.
+/// is above the diagonal has no meaning. Returns `None` if `a` is not positive
+/// definite, or once `stop` is set.
 ///
 /// Blocked, right-looking: the columns of a step are factored, and their product is subtracted from
 /// the rest (Golub and Van Loan, "Matrix Computations", 4.2.6).
-pub(crate) fn cholesky(mut a: Array2<f64>) -> Option<Array2<f64>> {
+pub(crate) fn cholesky(mut a: Array2<f64>, stop: &AtomicBool) -> Option<Array2<f64>> {
     let size = a.nrows();
     for start in (0..size).step_by(STEP) {
+        if stop.load(Ordering::Relaxed) {
+            return None;
+        }
         let end = (start + STEP).min(size);
         for column in start..end {
             let (head, mut rest) = a.view_mut().split_at(ndarray::Axis(0), column + 1);
@@ -62,6 +68,8 @@ pub(crate) fn cholesky(mut a: Array2<f64>) -> Option<Array2<f64>> {
 mod tests {
     use super::*;
 
+    static GO_ON: AtomicBool = AtomicBool::new(false);
+
     /// `XᵀX + 0.01 I` of pseudo-random rows.
     fn positive(size: usize) -> Array2<f64> {
         let mut state = 1_u64;
@@ -76,7 +84,7 @@ mod tests {
     fn the_factor_times_its_transpose_is_the_matrix() {
         for size in [1, 2, 63, 64, 65, 200] {
             let a = positive(size);
-            let mut factor = cholesky(a.clone()).unwrap();
+            let mut factor = cholesky(a.clone(), &GO_ON).unwrap();
             for row in 0..size {
                 for column in row + 1..size {
                     factor[[row, column]] = 0.0;
@@ -93,7 +101,7 @@ mod tests {
         let mut a = positive(70);
         a.row_mut(66).fill(0.0);
         a.column_mut(66).fill(0.0);
-        assert!(cholesky(a).is_none());
-        assert!(cholesky(Array2::from_elem((2, 2), f64::NAN)).is_none());
+        assert!(cholesky(a, &GO_ON).is_none());
+        assert!(cholesky(Array2::from_elem((2, 2), f64::NAN), &GO_ON).is_none());
     }
 }

@@ -3,11 +3,15 @@
 // Small counts and pseudo-random bits.
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)]
 
+use std::sync::atomic::AtomicBool;
+
 use ndarray::Array2;
 use quantize_rs_math::{
     Algorithm, Effort, Granularity, Params, QSpec, QType, Rounded, ScaleBounds, WeightColumns,
     round_columns,
 };
+
+static GO_ON: AtomicBool = AtomicBool::new(false);
 
 const EFFORT: Effort = Effort { rounds: 3, passes: 3 };
 
@@ -49,7 +53,7 @@ fn spec(qtype: QType, symmetric: bool) -> QSpec {
 
 fn all(parts: &[WeightColumns], spec: &QSpec) -> Vec<Rounded> {
     let groups = parts.iter().map(|part| part.groups.len()).sum();
-    round_columns(parts, groups, spec, ScaleBounds::default(), Algorithm::Descent, EFFORT)
+    round_columns(parts, groups, spec, ScaleBounds::default(), Algorithm::Descent, EFFORT, &GO_ON)
 }
 
 /// GPTQ as in the paper: the upper Cholesky factor of the inverse, one row at a time.
@@ -161,7 +165,7 @@ fn descent_never_raises_the_error_however_long_it_runs() {
         let effort = Effort { rounds, passes };
         let parts = std::slice::from_ref(&part);
         let bounds = ScaleBounds::default();
-        let found = round_columns(parts, groups, &spec, bounds, Algorithm::Descent, effort);
+        let found = round_columns(parts, groups, &spec, bounds, Algorithm::Descent, effort, &GO_ON);
         // With the damping that descent adds to the diagonal.
         let mut damped = part.clone();
         let more = 1e-3 * damped.moments.diag().mean().unwrap();
@@ -185,6 +189,7 @@ fn one_scale_for_all_and_one_per_input_are_respected() {
         ScaleBounds::default(),
         Algorithm::Descent,
         EFFORT,
+        &GO_ON,
     );
     assert!(found.iter().all(|found| found.params.len() == 1));
     assert!(found[2].quadratic_error(&[tensor.clone()]) < found[0].quadratic_error(&[tensor]));
@@ -197,6 +202,7 @@ fn one_scale_for_all_and_one_per_input_are_respected() {
         ScaleBounds::default(),
         Algorithm::Descent,
         EFFORT,
+        &GO_ON,
     );
     assert!(found[2].quadratic_error(&[inputs.clone()]) < found[0].quadratic_error(&[inputs]));
 }
@@ -207,7 +213,7 @@ fn scales_respect_their_bounds() {
     let floors = [2.0, 0.0, 0.0, 0.5];
     let bounds = ScaleBounds { floors: &floors, halves: true };
     let spec = spec(QType::Int4, true);
-    for found in round_columns(&[part], 4, &spec, bounds, Algorithm::Descent, EFFORT) {
+    for found in round_columns(&[part], 4, &spec, bounds, Algorithm::Descent, EFFORT, &GO_ON) {
         for (params, floor) in found.params.iter().zip(floors) {
             assert!(params.scale.abs() >= floor, "{params:?}");
             assert_eq!(half::f16::from_f32(params.scale).to_f32(), params.scale);
@@ -250,4 +256,16 @@ fn inputs_that_were_always_zero_and_empty_weights_are_no_special_case() {
         assert!(found.params.iter().all(|params| params.scale > 0.0 && params.scale < 1.0));
         assert_eq!(found.integers.iter().map(Vec::len).collect::<Vec<_>>(), [80, 10, 0]);
     }
+}
+
+#[test]
+fn nothing_is_improved_once_it_is_stopped() {
+    let parts = [part(90, 60, 90, 4)];
+    let (stop, bounds) = (AtomicBool::new(true), ScaleBounds::default());
+    let spec = spec(QType::Int8, true);
+    let found = round_columns(&parts, 60, &spec, bounds, Algorithm::Descent, EFFORT, &stop);
+    assert_eq!(found.len(), 3);
+    assert!(found.iter().all(|later| later.integers == found[0].integers));
+    let whole = all(&parts, &spec);
+    assert!(whole[1].integers != whole[0].integers && whole[2].integers != whole[1].integers);
 }

@@ -1,12 +1,13 @@
 //! Coordinate descent on the integers, and scales refitted to them, in turn.
 
 use std::collections::HashSet;
+use std::sync::atomic::AtomicBool;
 
 use ndarray::{Array2, s};
 use rayon::prelude::*;
 
 use super::panel::{LANES, Panel, WIDE, grid, panels};
-use super::{Algorithm, Columns, Effort, Rounded, ScaleBounds, WeightColumns};
+use super::{Algorithm, ColumnIntegers, Effort, Rounded, ScaleBounds, WeightColumns, stopped};
 use crate::linalg::add_product;
 use crate::rounding::round_ties_even;
 use crate::simd::{SimdLoop, vectorized};
@@ -27,6 +28,7 @@ pub(super) fn improve(
     spec: &QSpec,
     bounds: ScaleBounds<'_>,
     effort: Effort,
+    stop: &AtomicBool,
 ) -> Rounded {
     let own = each_has_its_own(parts, start.params.len());
     let Rounded { mut params, integers, .. } = start;
@@ -38,7 +40,7 @@ pub(super) fn improve(
             let moments = damped(&part.moments, damping);
             let row_sums = row_sums(part, &moments);
             let (moments, row_sums) = (&moments[..], &row_sums[..]);
-            let task = Task { part, damping, moments, row_sums, spec, bounds, own };
+            let task = Task { part, damping, moments, row_sums, spec, bounds, own, stop };
             panels(part, WIDE)
                 .par_iter()
                 .flat_map(|first| task.of_wide(*first, &params, integers, effort))
@@ -47,7 +49,7 @@ pub(super) fn improve(
         .collect();
     let mut all = Vec::new();
     for (part, done) in parts.iter().zip(done) {
-        let mut integers = Columns::with_capacity(part.values.len());
+        let mut integers = ColumnIntegers::with_capacity(part.values.len());
         for panel in done {
             integers.extend(panel.integers);
             for (group, found) in panel.params {
@@ -93,7 +95,7 @@ fn row_sums(part: &WeightColumns, moments: &[f32]) -> Vec<f64> {
 
 /// The new integers of some columns, and their parameters.
 struct Improved {
-    integers: Columns,
+    integers: ColumnIntegers,
     params: Vec<(usize, Params)>,
 }
 
@@ -106,6 +108,7 @@ struct Task<'a> {
     bounds: ScaleBounds<'a>,
     /// Whether each block has its own scale.
     own: bool,
+    stop: &'a AtomicBool,
 }
 
 impl Task<'_> {
@@ -114,7 +117,7 @@ impl Task<'_> {
         &self,
         first: usize,
         params: &[Params],
-        integers: &Columns,
+        integers: &ColumnIntegers,
         effort: Effort,
     ) -> Vec<Improved> {
         let part = self.part;
@@ -161,6 +164,9 @@ impl Task<'_> {
         let count = self.part.width() - first;
         for round in 0..effort.rounds {
             for _ in 0..effort.passes {
+                if stopped(self.stop) {
+                    return;
+                }
                 if vectorized(Pass(state)) == 0 {
                     break;
                 }
@@ -233,7 +239,7 @@ impl Task<'_> {
         let part = self.part;
         let (low, high) = state.grid;
         let lanes = LANES.min(part.width() - first);
-        let mut integers = Columns::with_capacity(lanes * part.depth);
+        let mut integers = ColumnIntegers::with_capacity(lanes * part.depth);
         let mut params = Vec::new();
         for lane in 0..lanes {
             integers.extend((0..part.depth).map(|at| {

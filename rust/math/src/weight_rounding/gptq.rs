@@ -1,10 +1,12 @@
 //! GPTQ: each rounding error is made good in the elements that are rounded later.
 
+use std::sync::atomic::AtomicBool;
+
 use ndarray::{Array2, s};
 use rayon::prelude::*;
 
 use super::panel::{Panel, WIDE, grid, panels};
-use super::{Columns, WeightColumns};
+use super::{ColumnIntegers, WeightColumns, stopped};
 use crate::linalg::{add_product, cholesky};
 use crate::rounding::round_ties_even;
 use crate::{Params, QSpec};
@@ -26,33 +28,41 @@ const LAZY: usize = 64;
 /// `w_k - Σ_{j<k} U_jk e_j / U_kk`, which is rounded. This is GPTQ without the inverse of `H`: its
 /// updates give the same elements (Chen et al., "The Geometry of LLM Quantization: GPTQ as Babai's
 /// Nearest Plane Algorithm", 2025). The factor is the Cholesky factor of `H` in the reverse order.
-pub(super) fn round(part: &WeightColumns, params: &[Params], spec: &QSpec) -> Columns {
+pub(super) fn round(
+    part: &WeightColumns,
+    params: &[Params],
+    spec: &QSpec,
+    stop: &AtomicBool,
+) -> ColumnIntegers {
     let depth = part.depth;
     // The last to be rounded first, as the factorization needs it.
     let mut order: Vec<usize> = (0..depth).collect();
     let squares = part.moments.diag();
     order.sort_by(|a, b| squares[*a].total_cmp(&squares[*b]).then(b.cmp(a)));
-    let Some(factor) = factor(&part.moments, &order) else {
+    let Some(factor) = factor(&part.moments, &order, stop) else {
         return super::scales::nearest(part, params, spec);
     };
     let of_panel = |first: &usize| {
         let lanes = WIDE.min(part.width() - first);
+        if stopped(stop) {
+            return vec![0; lanes * depth];
+        }
         rounded(part, &Panel::of(part, params, *first, lanes), &factor, &order, spec)
     };
     panels(part, WIDE).par_iter().flat_map_iter(of_panel).collect()
 }
 
 /// The Cholesky factor of the damped moments in an order.
-fn factor(moments: &Array2<f64>, order: &[usize]) -> Option<Array2<f64>> {
+fn factor(moments: &Array2<f64>, order: &[usize], stop: &AtomicBool) -> Option<Array2<f64>> {
     let mean = moments.diag().mean().filter(|mean| *mean > 0.0 && mean.is_finite())?;
     let mut damping = DAMPING;
     // At 100 times the mean the matrix is diagonally dominant but for rounding errors.
-    while damping <= 100.0 {
+    while damping <= 100.0 && !stopped(stop) {
         let damped = Array2::from_shape_fn(moments.dim(), |(row, column)| {
             let more = if row == column { damping * mean } else { 0.0 };
             moments[[order[row], order[column]]] + more
         });
-        if let Some(factor) = cholesky(damped) {
+        if let Some(factor) = cholesky(damped, stop) {
             return Some(factor);
         }
         damping *= MORE;
@@ -67,7 +77,7 @@ fn rounded(
     factor: &Array2<f64>,
     order: &[usize],
     spec: &QSpec,
-) -> Columns {
+) -> ColumnIntegers {
     let (depth, lanes) = panel.weight.dim();
     let (low, high) = grid(spec);
     let mut errors = Array2::<f64>::zeros((depth, lanes));

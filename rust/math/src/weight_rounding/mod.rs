@@ -11,21 +11,21 @@ mod panel;
 mod scales;
 
 use std::fmt;
-use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView2, Axis};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
-use crate::{MathError, Params, QSpec};
+use crate::{Params, QSpec};
 
 /// A way to choose integers, scales and zero points of a weight from second moments. Each includes
 /// the steps of those before it.
 ///
 /// ```
 /// use quantize_rs_math::Algorithm;
-/// assert_eq!("gptq".parse(), Ok(Algorithm::Gptq));
+/// assert_eq!(Algorithm::Gptq.to_string(), "gptq");
 /// assert!(Algorithm::Gptq < Algorithm::Descent);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -42,72 +42,21 @@ pub enum Algorithm {
     Descent,
 }
 
-/// The table row of an algorithm.
-struct AlgorithmInfo {
-    algorithm: Algorithm,
-    name: &'static str,
-    about: &'static str,
-}
-
-const ALGORITHMS: &[AlgorithmInfo] = &[
-    AlgorithmInfo {
-        algorithm: Algorithm::Nearest,
-        name: "nearest",
-        about: "rounding to nearest; samples are not used",
-    },
-    AlgorithmInfo {
-        algorithm: Algorithm::Scales,
-        name: "scales",
-        about: "scales of the least error weighted by the mean square of each input",
-    },
-    AlgorithmInfo {
-        algorithm: Algorithm::Gptq,
-        name: "gptq",
-        about: "each rounding error is made good in the elements that are rounded later",
-    },
-    AlgorithmInfo {
-        algorithm: Algorithm::Descent,
-        name: "descent",
-        about: "integers and scales are changed in turn as long as the output error falls",
-    },
-];
-
 impl Algorithm {
-    /// All algorithms, from the simplest on.
-    pub const ALL: &'static [Algorithm] =
-        &[Algorithm::Nearest, Algorithm::Scales, Algorithm::Gptq, Algorithm::Descent];
-
-    fn info(self) -> &'static AlgorithmInfo {
-        ALGORITHMS.iter().find(|info| info.algorithm == self).unwrap_or(&ALGORITHMS[0])
-    }
-
-    /// The name of the algorithm as an option.
-    pub fn name(self) -> &'static str {
-        self.info().name
-    }
-
-    /// A one-line description.
-    pub fn about(self) -> &'static str {
-        self.info().about
+    /// The name of the algorithm in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Algorithm::Nearest => "nearest",
+            Algorithm::Scales => "scales",
+            Algorithm::Gptq => "gptq",
+            Algorithm::Descent => "descent",
+        }
     }
 }
 
 impl fmt::Display for Algorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-impl FromStr for Algorithm {
-    type Err = MathError;
-
-    fn from_str(name: &str) -> Result<Algorithm, MathError> {
-        ALGORITHMS.iter().find(|info| info.name == name).map(|info| info.algorithm).ok_or_else(
-            || {
-                let names: Vec<&str> = ALGORITHMS.iter().map(|info| info.name).collect();
-                MathError::UnknownWeightMethod { name: name.to_owned(), known: names.join(", ") }
-            },
-        )
     }
 }
 
@@ -157,7 +106,7 @@ impl WeightColumns {
 }
 
 /// The integers of [`WeightColumns`], in the same order.
-pub type Columns = Vec<i16>;
+pub type ColumnIntegers = Vec<i16>;
 
 /// A quantized weight.
 #[derive(Clone, Debug, PartialEq)]
@@ -167,7 +116,7 @@ pub struct Rounded {
     /// The scale and the zero point of each group.
     pub params: Vec<Params>,
     /// The integers of each part.
-    pub integers: Vec<Columns>,
+    pub integers: Vec<ColumnIntegers>,
 }
 
 impl Rounded {
@@ -242,7 +191,8 @@ impl ScaleBounds<'_> {
 /// results are in the order of the algorithms.
 ///
 /// `groups` is the number of scales. The spec has an integer type of up to 8 bits. Results do not
-/// depend on the number of threads.
+/// depend on the number of threads. Once `stop` is set, the function returns soon, and its result
+/// has no meaning.
 ///
 /// # References
 ///
@@ -256,23 +206,29 @@ pub fn round_columns(
     bounds: ScaleBounds<'_>,
     algorithm: Algorithm,
     effort: Effort,
+    stop: &AtomicBool,
 ) -> Vec<Rounded> {
     let mut found = Vec::new();
     if algorithm < Algorithm::Scales || parts.is_empty() {
         return found;
     }
-    let params = scales::weighted(parts, groups, spec, bounds);
+    let params = scales::weighted(parts, groups, spec, bounds, stop);
     let integers = parts.iter().map(|part| scales::nearest(part, &params, spec)).collect();
     found.push(Rounded { algorithm: Algorithm::Scales, params, integers });
     if algorithm < Algorithm::Gptq {
         return found;
     }
     let params = found[0].params.clone();
-    let integers = parts.par_iter().map(|part| gptq::round(part, &params, spec));
+    let integers = parts.par_iter().map(|part| gptq::round(part, &params, spec, stop));
     let gptq = Rounded { algorithm: Algorithm::Gptq, integers: integers.collect(), params };
     found.push(gptq.clone());
     if algorithm >= Algorithm::Descent {
-        found.push(descent::improve(parts, gptq, spec, bounds, effort));
+        found.push(descent::improve(parts, gptq, spec, bounds, effort, stop));
     }
     found
+}
+
+/// Whether the caller has set the flag.
+fn stopped(stop: &AtomicBool) -> bool {
+    stop.load(Ordering::Relaxed)
 }

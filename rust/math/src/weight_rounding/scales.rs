@@ -1,9 +1,11 @@
 //! Scales and zero points of the least error, each element weighted by the mean square of its
 //! input.
 
+use std::sync::atomic::AtomicBool;
+
 use rayon::prelude::*;
 
-use super::{Columns, ScaleBounds, WeightColumns};
+use super::{ColumnIntegers, ScaleBounds, WeightColumns, stopped};
 use crate::rounding::round_ties_even;
 use crate::simd::{SimdLoop, vectorized};
 use crate::weight::clipped_candidates;
@@ -36,6 +38,7 @@ pub(super) fn weighted(
     groups: usize,
     spec: &QSpec,
     bounds: ScaleBounds<'_>,
+    stop: &AtomicBool,
 ) -> Vec<Params> {
     let weights: Vec<Vec<f32>> = parts.iter().map(importance).collect();
     let ranges = ranges(parts, groups);
@@ -58,6 +61,9 @@ pub(super) fn weighted(
         let of = |range: &Range| clipped_candidates(*range, kept, spec);
         let count = of(&Range { min: -1.0, max: 1.0 }).len();
         for choice in 0..count {
+            if stopped(stop) && !best.is_empty() {
+                break;
+            }
             let candidate = |(group, range)| {
                 let all = of(range);
                 bounds.allowed(all[choice.min(all.len() - 1)], group, spec)
@@ -196,7 +202,7 @@ impl SimdLoop for FitLoop<'_> {
 }
 
 /// The nearest integers.
-pub(super) fn nearest(part: &WeightColumns, params: &[Params], spec: &QSpec) -> Columns {
+pub(super) fn nearest(part: &WeightColumns, params: &[Params], spec: &QSpec) -> ColumnIntegers {
     let (low, high) = spec.grid();
     let of_column = |column: usize| {
         part.column_blocks(column).flat_map(move |(values, group)| {

@@ -162,8 +162,6 @@ struct Collector<'a> {
     moments: Option<(&'a MomentCollector<'a>, &'a [String])>,
     /// The content and the padding of the current sample, for the moments.
     current: (u64, Option<PaddingMask>),
-    /// Why a value of the current sample could not be added to the moments.
-    refused: Option<String>,
     /// The outputs of the current sample.
     shown: Vec<Vec<f32>>,
     /// Whether the current sample is held back.
@@ -194,7 +192,6 @@ impl<'a> Collector<'a> {
             kept,
             moments,
             current: (0, None),
-            refused: None,
             shown: vec![Vec::new(); kept.map_or(0, |(_, outputs)| outputs.len())],
             holding: false,
             seen: observed.iter().map(empty).collect(),
@@ -225,8 +222,7 @@ impl ValueSink for Collector<'_> {
         }
         if let Some((moments, names)) = self.moments {
             let (key, mask) = &self.current;
-            let added = moments.observe(&names[index], shape, values, *key, mask.as_ref());
-            self.refused = added.err().or(self.refused.take());
+            moments.observe(&names[index], shape, values, *key, mask.as_ref());
         }
         let seen = if self.holding { &mut self.held_back_seen } else { &mut self.seen };
         let (Some(seen), Some(wanted)) = (seen.get_mut(index), self.observed.get(index)) else {
@@ -274,9 +270,6 @@ impl ValueObserver for Collector<'_> {
             if let Some((_, shown)) = kept.samples.get_mut(&(!self.holding, sample.key())) {
                 std::mem::swap(shown, &mut self.shown);
             }
-        }
-        if let Some(what) = self.refused.take() {
-            return Err(CalibrationError::data(what));
         }
         let seen = if self.holding { &self.held_back_seen } else { &self.seen };
         for (seen, entry) in seen.iter().zip(self.observed) {

@@ -38,11 +38,7 @@ impl Sample {
             hash.write(name.as_bytes());
             hash.write_u32(tensor.dtype.number().cast_unsigned());
             tensor.shape.iter().for_each(|length| hash.write_usize(*length));
-            let (words, rest) = tensor.data.as_chunks::<8>();
-            for word in words {
-                hash.word(u64::from_le_bytes(*word));
-            }
-            hash.write(rest);
+            hash.bytes(&tensor.data);
         }
         hash.finish()
     }

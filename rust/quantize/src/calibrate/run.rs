@@ -47,6 +47,37 @@ impl Control<'_> {
         let progress = Progress { done, total: None };
         if (self.progress)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
+
+    /// Runs `work` on a thread of its own, and asks whether to continue while it runs. If not, the
+    /// flag that `work` gets is set, and what it returns is dropped.
+    ///
+    /// # Errors
+    /// The callback returned `false`.
+    pub(crate) fn on_thread<T: Send>(
+        &mut self,
+        done: usize,
+        work: impl FnOnce(&AtomicBool) -> T + Send,
+    ) -> Result<T, CalibrationError> {
+        let stop = &AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (report, finished) = mpsc::channel();
+            let worker = scope.spawn(move || {
+                let made = work(stop);
+                // The receiver lives until the end of the scope.
+                let _ = report.send(());
+                made
+            });
+            let mut asked = Ok(());
+            // A worker does not panic; if it did, the channel would be closed.
+            while let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(POLL_INTERVAL) {
+                asked = asked.and_then(|()| self.go_on(done));
+                stop.store(asked.is_err(), Ordering::Relaxed);
+            }
+            let stopped = |_| CalibrationError::engine(None, "a thread stopped unexpectedly");
+            let made = worker.join().map_err(stopped)?;
+            asked.map(|()| made)
+        })
+    }
 }
 
 /// Observes samples while they run, on a thread of its own.

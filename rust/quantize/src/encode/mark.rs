@@ -25,11 +25,7 @@ pub(crate) fn verify(comment: &str, integers: &[u8], scales: &[f32]) -> Option<b
 
 fn checksum(integers: &[u8], scales: &[f32]) -> u64 {
     let mut hash = Fnv::default();
-    let (words, rest) = integers.as_chunks::<8>();
-    for word in words {
-        hash.word(u64::from_le_bytes(*word));
-    }
-    hash.write(rest);
+    hash.bytes(integers);
     for scale in scales {
         hash.write_u32(scale.to_bits());
     }

@@ -14,6 +14,7 @@ mod declare;
 mod flag_names;
 pub(crate) mod format;
 pub(crate) mod method;
+mod named;
 mod overrides;
 pub(crate) mod pruning;
 mod reference;

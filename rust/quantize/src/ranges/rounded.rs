@@ -70,11 +70,7 @@ impl RoundedWeight {
 /// A hash of the elements of a tensor.
 pub(crate) fn hash(tensor: &Tensor) -> u64 {
     let mut hash = Fnv::default();
-    let (words, rest) = tensor.data.as_chunks::<8>();
-    for word in words {
-        hash.word(u64::from_le_bytes(*word));
-    }
-    hash.write(rest);
+    hash.bytes(&tensor.data);
     hash.finish()
 }
 

@@ -70,10 +70,6 @@ fn glance(tensor: &Tensor) -> u64 {
 
 fn whole(tensor: &Tensor) -> u64 {
     let mut hash = Fnv::default();
-    let (words, rest) = tensor.data.as_chunks::<8>();
-    for word in words {
-        hash.word(u64::from_le_bytes(*word));
-    }
-    hash.write(rest);
+    hash.bytes(&tensor.data);
     hash.finish()
 }

@@ -19,6 +19,15 @@ impl Fnv {
         let mixed = (self.0 ^ word).wrapping_mul(PRIME);
         self.0 = mixed ^ (mixed >> 32);
     }
+
+    /// Hashes bytes eight at a time.
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(u64::from_le_bytes(*word));
+        }
+        self.write(rest);
+    }
 }
 
 impl Hasher for Fnv {

@@ -1,6 +1,6 @@
 //! Collects the second moments of the inputs of layers, and some rows to evaluate the result on.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
@@ -44,7 +44,7 @@ impl InputMoments {
 #[derive(Debug)]
 pub(crate) struct MomentCollector<'a> {
     layers: &'a Layers,
-    by_value: HashMap<&'a str, Vec<usize>>,
+    by_value: BTreeMap<&'a str, Vec<usize>>,
     inputs: Vec<Mutex<Option<InputMoments>>>,
 }
 
@@ -78,7 +78,7 @@ impl PaddingMask {
 impl<'a> MomentCollector<'a> {
     /// No samples yet. With `diagonal`, only the mean squares of the inputs are collected.
     pub(crate) fn new(layers: &'a Layers, diagonal: bool) -> MomentCollector<'a> {
-        let mut by_value: HashMap<&str, Vec<usize>> = HashMap::new();
+        let mut by_value: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (at, input) in layers.inputs.iter().enumerate() {
             by_value.entry(&input.value).or_default().push(at);
         }
@@ -101,7 +101,8 @@ impl<'a> MomentCollector<'a> {
         self.by_value.keys().copied()
     }
 
-    /// Adds a value of the sample with this content. Returns a message if it cannot be added.
+    /// Adds a value of the sample with this content. The moments of an input with more samples than
+    /// can be added exactly are dropped.
     pub(crate) fn observe(
         &self,
         value: &str,
@@ -109,8 +110,8 @@ impl<'a> MomentCollector<'a> {
         values: &[f32],
         key: u64,
         mask: Option<&PaddingMask>,
-    ) -> Result<(), String> {
-        let Some(inputs) = self.by_value.get(value) else { return Ok(()) };
+    ) {
+        let Some(inputs) = self.by_value.get(value) else { return };
         let holding = key.is_multiple_of(HOLD_BACK_ONE_OF);
         for at in inputs {
             let input = &self.layers.inputs[*at];
@@ -130,8 +131,8 @@ impl<'a> MomentCollector<'a> {
                 places.gather(values, group, to);
                 to.iter().all(|x| x.is_finite())
             };
-            let mut own = self.inputs[*at].lock().unwrap_or_else(PoisonError::into_inner);
-            let Some(own) = own.as_mut() else { continue };
+            let mut slot = self.inputs[*at].lock().unwrap_or_else(PoisonError::into_inner);
+            let Some(own) = slot.as_mut() else { continue };
             if holding {
                 let mut all = vec![Vec::new(); *groups];
                 if all.iter_mut().enumerate().all(|(group, rows)| read(group, rows)) {
@@ -143,6 +144,7 @@ impl<'a> MomentCollector<'a> {
                 continue;
             }
             let (mut rows, mut part) = (Vec::new(), Vec::new());
+            let mut too_many = false;
             for (group, spans) in own.groups.iter_mut().enumerate() {
                 if !read(group, &mut rows) {
                     continue;
@@ -156,11 +158,13 @@ impl<'a> MomentCollector<'a> {
                             .for_each(|row| part.extend_from_slice(&row[span.clone()]));
                         &part
                     };
-                    moments.add(rows).map_err(|error| error.to_string())?;
+                    too_many |= moments.add(rows).is_err();
                 }
             }
+            if too_many {
+                *slot = None;
+            }
         }
-        Ok(())
     }
 
     /// Takes out the moments of all inputs.

@@ -14,6 +14,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use quantize_rs_math::{Algorithm, Layout, Rounded, ScaleBounds, WeightColumns, round_columns};
 use quantize_rs_onnx::{DataType, Model};
@@ -31,6 +32,10 @@ pub(crate) use collect::{InputMoments, MomentCollector, PaddingMask};
 use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
+
+/// The note of a calibration with so many samples that their moments cannot be added exactly.
+const TOO_MANY_SAMPLES: &str =
+    "weights are rounded as without samples: moments of more than 65,536 cannot be added exactly";
 
 /// The layers of `plan` whose weights are rounded with the help of samples.
 ///
@@ -70,6 +75,9 @@ pub(crate) fn round(
         resolved.plan.quantized().map(|(value, how)| (&*value.name, (&value.name, how))).collect();
     let mut uses = vec![0_usize; layers.inputs.len()];
     layers.weights.iter().flat_map(|weight| &weight.inputs).for_each(|at| uses[*at] += 1);
+    if moments.iter().any(Option::is_none) {
+        ranges.notes.push(TOO_MANY_SAMPLES.to_owned());
+    }
     let mut found = RoundedWeights::new();
     for weight in &layers.weights {
         control.go_on(ranges.samples)?;
@@ -87,7 +95,8 @@ pub(crate) fn round(
                 weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
             let spans = layers.inputs[weight.inputs[0]].spans().collect();
             let one = Layer { task: &task, map: weight.map, spans, inputs, factors };
-            if let Some(rounded) = one.round()? {
+            let rounded = control.on_thread(ranges.samples, |stop| one.round(stop))??;
+            if let Some(rounded) = rounded {
                 found.insert(weight.name.clone(), rounded);
             }
         }
@@ -154,7 +163,8 @@ struct Layer<'a> {
 }
 
 impl Layer<'_> {
-    fn round(&self) -> Result<Option<RoundedWeight>, QuantizeError> {
+    /// The weight as its best algorithm rounds it. Returns soon once `stop` is set.
+    fn round(&self, stop: &AtomicBool) -> Result<Option<RoundedWeight>, QuantizeError> {
         let WeightTask { graph, plan, how, constant, floors, .. } = *self.task;
         let tensor = graph.model.tensor(constant.tensor)?;
         let Some(floats) = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite())) else {
@@ -171,7 +181,7 @@ impl Layer<'_> {
         let algorithm = plan.config.last_algorithm();
         let effort = plan.config.rounding_effort.effort();
         let spec = &how.spec;
-        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, effort);
+        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, effort, stop);
         let nearest = self.task.without_samples()?;
         let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
         let held_back = held.iter().any(|held| !held.rows.is_empty());
