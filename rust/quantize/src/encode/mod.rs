@@ -15,6 +15,7 @@ mod microscaling;
 mod rounded;
 mod rounding;
 pub(crate) mod smooth_quant;
+mod weight_task;
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,14 +34,15 @@ use crate::graph::Graph;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::plan::{Plan, Source, ValuePlan};
-use crate::ranges::RoundedWeight;
-use crate::{Format, QuantizeError, Ranges};
+use crate::{QuantizeError, Ranges};
 use bias_correction::corrections;
 
-use crate::graph::elements::{Elements, data_type, to_f32};
+use crate::graph::elements::{Elements, data_type};
 pub(crate) use cache::WeightCache;
 pub use microscaling::StoredScale;
 pub(crate) use microscaling::data_type as scale_data_type;
+use weight_task::WeightResult;
+pub(crate) use weight_task::WeightTask;
 
 /// The integers, scales and zero points of everything that a plan quantizes.
 #[derive(Clone, Debug, Default)]
@@ -74,33 +76,6 @@ pub struct EncodedTensor {
     pub metrics: Option<Metrics>,
     /// The algorithm that rounded a weight with the help of samples.
     pub rounded: Option<Algorithm>,
-}
-
-impl EncodedTensor {
-    /// The dequantized elements of a weight of this shape, in its order.
-    pub(crate) fn decoded(&self, how: &ValuePlan, shape: &[usize]) -> Option<Vec<f32>> {
-        let scales = self.scale.to_f32()?;
-        if how.format != Format::MatMulNBits {
-            let points = Some(&self.zero_point);
-            let granularity = how.spec.granularity;
-            let plain =
-                dequantize::plain(how.stored, &self.quantized, granularity, &scales, points);
-            return Some(plain?.floats);
-        }
-        let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
-            (how.spec.granularity, shape)
-        else {
-            return None;
-        };
-        let depth = if axis == 1 { columns } else { rows };
-        let cut = dequantize::Cut { bits: how.spec.qtype.bits(), block_size, depth, signed: false };
-        let found = cut.decode(&self.quantized, &scales, Some(&self.zero_point))?.floats;
-        if axis == 1 {
-            return Some(found);
-        }
-        let at = |index: usize| found[index % columns * depth + index / columns];
-        Some((0..found.len()).map(at).collect())
-    }
 }
 
 /// A weight with a lower SQNR has a distribution that one scale cannot represent. For normally
@@ -185,90 +160,6 @@ pub(crate) fn encode_cached(
     encoded.corrected = corrections.len();
     bias::biases(graph, plan, &corrections, &mut encoded)?;
     Ok(encoded)
-}
-
-/// A weight to encode.
-pub(crate) struct WeightTask<'a, 'm> {
-    pub(crate) graph: &'a Graph<'m>,
-    pub(crate) plan: &'a Plan,
-    pub(crate) name: &'a String,
-    pub(crate) how: &'a ValuePlan,
-    pub(crate) constant: &'a Constant<'m>,
-    /// The minimum scale of each channel.
-    pub(crate) floors: &'a [f32],
-}
-
-impl<'a> WeightTask<'a, '_> {
-    /// The shape that the granularity refers to.
-    pub(crate) fn shape(&self) -> &'a [usize] {
-        self.how.matrix.as_ref().map_or(&self.constant.shape[..], |matrix| &matrix[..])
-    }
-
-    fn encoded(
-        &self,
-        before: Option<&WeightCache>,
-        rounded: Option<&RoundedWeight>,
-    ) -> Result<WeightResult<'a>, QuantizeError> {
-        let WeightTask { graph, plan, name, how, constant, floors } = *self;
-        let tensor = graph.model.tensor(constant.tensor)?;
-        let done = |tensor: EncodedTensor, widened: usize, floats: Option<Bytes>| WeightResult {
-            name,
-            how,
-            tensor,
-            widened,
-            floats,
-        };
-        if let Some(found) = before.and_then(|known| known.find(name, &tensor, how, floors)) {
-            return Ok(done(found, 0, None));
-        }
-        if let Some(rounded) = rounded.filter(|rounded| rounded.fits(&how.spec, &tensor)) {
-            let floats = to_f32(&tensor).unwrap_or_default();
-            let found = rounded::encoded(name, how, self.shape(), &floats, rounded, floors)?;
-            if let Some(found) = found {
-                let rounded = Some(rounded.evidence.algorithm);
-                return Ok(done(EncodedTensor { rounded, ..found }, 0, Some(tensor.data)));
-            }
-        }
-        let convolves = constant.multipliers(graph).any(|node| {
-            node.is_onnx() && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
-        });
-        let method = plan.config.weight_method(&how.spec, convolves);
-        let shape = self.shape();
-        if how.format == Format::MatMulNBits {
-            // ONNX Runtime 1.31 supports float zero points in multiplications of up to 4 bits, but
-            // not in embedding lookups.
-            let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
-            let params = match uses::float_type(graph, constant.anchor) {
-                Some(DataType::Float16) => BlockParamTypes::HalfScales,
-                _ if how.spec.qtype.bits() <= 4 && !rows => BlockParamTypes::FloatZeroPoints,
-                _ => BlockParamTypes::Plain,
-            };
-            return Ok(done(nbits(name, how, method, shape, &tensor, params)?, 0, None));
-        }
-        let rounding = plan.config.rounding(convolves, how.format);
-        let summed = rounding.summed(graph, constant, shape, &how.spec);
-        let scales = scale_type(graph, constant.anchor);
-        let settings = WeightSettings { method, summed, floors, scales };
-        let (made, floored) = weight(name, how, shape, &tensor, &settings)?;
-        let alone = floored == BiasFloors::default();
-        Ok(done(made, floored.raised, alone.then_some(tensor.data)))
-    }
-
-    /// The weight as it is stored without the help of samples.
-    pub(crate) fn without_samples(&self) -> Result<EncodedTensor, QuantizeError> {
-        Ok(self.encoded(None, None)?.tensor)
-    }
-}
-
-/// The result of encoding a weight.
-struct WeightResult<'a> {
-    name: &'a String,
-    how: &'a ValuePlan,
-    tensor: EncodedTensor,
-    /// The number of scales that were raised.
-    widened: usize,
-    /// The source bytes, if the weight is to be cached.
-    floats: Option<Bytes>,
 }
 
 /// Computes the scale and zero point of each activation.

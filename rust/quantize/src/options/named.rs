@@ -1,7 +1,7 @@
 //! Names, help and parsing of an option whose values are the rows of a table.
 
-/// Implements `row`, `name`, `about`, `Display` and `FromStr` for the value type of an option, from a
-/// table `ROWS` whose rows have a `value`, a `name` and an `about`.
+/// Implements `row`, `name`, `about`, `Display` and `FromStr` for the value type of an option, from
+/// a table `ROWS` whose rows have a `value`, a `name` and an `about`.
 macro_rules! named {
     ($ty:ident, $option:literal) => {
         impl $ty {

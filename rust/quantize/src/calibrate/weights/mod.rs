@@ -33,7 +33,7 @@ use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
 
-/// The note of a calibration with so many samples that their moments cannot be added exactly.
+/// The note of a calibration with too many samples for their moments to be added exactly.
 const TOO_MANY_SAMPLES: &str =
     "weights are rounded as without samples: moments of more than 65,536 cannot be added exactly";
 
