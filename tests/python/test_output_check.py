@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 import oracle
 import pytest
 from graphs import built
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import quantize_rs
 from quantize_rs.results import LostChannels
@@ -196,3 +197,54 @@ def test_a_made_signal_is_long_and_a_name_stands_for_one_length() -> None:
     assert (check.failure, check.samples) == (None, 4)
     assert check.sqnr_db is not None
     assert check.sqnr_db > 30
+
+
+def in_units(node: NodeProto, **constants: npt.NDArray[np.floating[Any]]) -> bytes:
+    """A node that brings `x` of three features to `v`, and a product of what is above 0 there."""
+    rng = np.random.default_rng(0)
+    constants["w"] = rng.normal(0, 1, (3, 200))
+    nodes = [
+        node,
+        helper.make_node("Relu", ["v"], ["r"]),
+        helper.make_node("MatMul", ["r", "w"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 200])],
+        [numpy_helper.from_array(a.astype(np.float32), name) for name, a in constants.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+MEAN, SPREAD = np.array([1000.0, 20.0, 1e6]), np.array([10.0, 2.0, 100.0])
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        in_units(helper.make_node("Sub", ["x", "mean"], ["v"]), mean=np.array(1e4)),
+        in_units(
+            helper.make_node(
+                "Scaler", ["x"], ["v"], domain="ai.onnx.ml", offset=MEAN, scale=1 / SPREAD
+            )
+        ),
+        in_units(
+            helper.make_node("BatchNormalization", ["x", "one", "zero", "mean", "variance"], ["v"]),
+            one=np.ones(3),
+            zero=np.zeros(3),
+            mean=MEAN,
+            variance=SPREAD**2,
+        ),
+    ],
+    ids=["subtracted", "scaler", "batch_normalization"],
+)
+def test_synthetic_inputs_have_the_units_that_the_model_expects(model: bytes) -> None:
+    """Standard normal inputs would all be below 0 after it, and every output 0."""
+    found = quantize_rs.quantize(model, None).output_check
+    assert found is not None
+    assert found.sqnr_db is not None
+    assert 30 < found.sqnr_db < 70

@@ -15,6 +15,7 @@ mod random;
 mod rows;
 mod safetensors;
 mod synthetic;
+mod units;
 
 use std::fs::File;
 use std::path::Path;

@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use super::convert;
 use super::random::SplitMix64;
+use super::units::Units;
 use crate::inputs::{elements, mismatch};
 
 /// The length of a dynamic dimension that is neither a batch nor the side of an image.
@@ -57,7 +58,8 @@ pub fn for_check(
 
 /// `count` samples made from the declared inputs of a model; they are the same for every call.
 ///
-/// Floating-point inputs get standard normal values. Integers that a `Gather` looks up in a
+/// Floating-point inputs get normal values, in the units of the input if the graph begins with its
+/// mean and scale, otherwise standard normal ones. Integers that a `Gather` looks up in a
 /// constant table are rows of that table; masks are 1; other integers and booleans are 0 or 1. Of
 /// the dynamic dimensions the first is 1, those of the sides of images are 64, that of a signal is
 /// 512, and others 16; a dimension has the same length wherever it has the same name.
@@ -96,7 +98,7 @@ struct Made {
 
 /// The values of an input.
 enum Content {
-    Normal,
+    Normal(Option<Units>),
     Ones,
     Bits,
     /// Whole numbers below this one.
@@ -129,7 +131,7 @@ impl Made {
             return Err(mismatch(what).at_value(name));
         }
         let content = match rows_read_by(graph, name) {
-            _ if dtype.is_float() => Content::Normal,
+            _ if dtype.is_float() => Content::Normal(Units::of(graph, name, &shape)),
             Some(rows) => Content::Below(rows),
             None if name.to_lowercase().contains("mask") => Content::Ones,
             None => Content::Bits,
@@ -140,11 +142,12 @@ impl Made {
     fn value(&self, bits: &mut SplitMix64) -> Result<Tensor, CalibrationError> {
         let count = self.shape.iter().product();
         let values: Vec<f32> = (0..count)
-            .map(|_| match self.content {
-                Content::Normal => bits.normal(),
+            .map(|position| match &self.content {
+                Content::Normal(Some(units)) => units.value(&self.shape, position, bits.normal()),
+                Content::Normal(None) => bits.normal(),
                 Content::Ones => 1.0,
                 Content::Bits => bits.bit(),
-                Content::Below(rows) => bits.below(rows),
+                Content::Below(rows) => bits.below(*rows),
             })
             .collect();
         convert(Tensor::from_f32_vec(self.shape.clone(), values), self.dtype, &self.name)
