@@ -80,7 +80,8 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
         AccuracyCriteriaError, match="no layer can be quantized with these bit widths: `"
     ) as raised:
         quantize_rs.mixed_precision(digits, images, min_sqnr=150, bits=(4,))
-    alone = quantize_rs.sensitivity(digits, images, weights="int4", activations=None)
+    plan = quantize_rs.open(digits).plan(weights="int4", layer_bits={"*": 4})
+    alone = quantize_rs.sensitivity(plan, images)
     best = alone.layers[-1]
     assert raised.value.measured == pytest.approx(best.score)
     assert f"`{best.name}` alone in 4 bits" in str(raised.value)

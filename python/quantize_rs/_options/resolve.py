@@ -106,8 +106,11 @@ def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, .
     given = {name: name for name, value in parameters.items() if value is not None}
     for called, value in keywords.items():
         name = names.get(canonical(called))
+        if name is None and canonical(called) in OPTIONS:
+            what = f"{called} is an option of a plan: pass a plan with it, `open(model).plan(...)`"
+            raise OptionError(what, option=called)
         if name is None:
-            raise OptionError(unknown(called, [*OPTIONS, *ALIASES]), option=called)
+            raise OptionError(unknown(called, names), option=called)
         if value is None:
             continue
         if name in given:

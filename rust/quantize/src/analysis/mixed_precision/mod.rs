@@ -23,6 +23,9 @@ use greedy::{Step, WidthOption, greedy_steps};
 
 pub use result::{LayerWidth, MixedPrecision};
 
+/// The number of models that meet a size whose outputs are compared.
+const MEASURED: usize = 3;
+
 /// The goal and the bit widths. Set one of `target_size` and `min_sqnr`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixedOptions {
@@ -42,7 +45,8 @@ impl Default for MixedOptions {
 }
 
 /// Chooses a bit width for each layer. It starts with float and always takes the step with the
-/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR is. The
+/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR is. With
+/// samples, the most accurate of the first three models that meet the size is chosen. The
 /// noise of a step is what [`sensitivity`](crate::sensitivity()) measures for the layer alone with
 /// this width or, without samples, the error of its weight. Widths with which a layer alone misses
 /// the SQNR are left out, since noise adds up. The resulting model is quantized, and its size and,
@@ -74,7 +78,11 @@ pub fn mixed_precision(
     let mut solver = WidthSolver { model, config, engine, samples, stages };
     let mut layers = solver.rungs(&options.bits)?;
     let steps = match &goal {
-        Goal::Bytes(most) => solver.steps_for_size(&layers, greedy_steps(&layers), *most)?,
+        Goal::Bytes(most) => {
+            let all = greedy_steps(&layers);
+            let enough = solver.steps_for_size(&layers, &all, *most)?;
+            solver.most_accurate(&layers, all, enough)?
+        }
         Goal::Sqnr(least) => {
             drop_inaccurate_widths(&mut layers, *least)?;
             solver.steps_for_sqnr(&layers, greedy_steps(&layers), *least)?
@@ -203,8 +211,10 @@ impl WidthSolver<'_> {
         bits.dedup();
         for bits in bits {
             let weights = config::signed("bits", bits)?.into();
-            let prepared =
-                PreprocessedModel::of(self.model, Config { weights, ..self.config.clone() })?;
+            let mut config = Config { weights, ..self.config.clone() };
+            // Named, so that none gets other bits by default.
+            config.layer_bits.insert("*".to_owned(), bits);
+            let prepared = PreprocessedModel::of(self.model, config)?;
             let plan = prepared.plan();
             let made = plan.apply_cached(&prepared.model, None, None)?;
             let noise = match self.engine {
@@ -239,14 +249,14 @@ impl WidthSolver<'_> {
         Ok(layers)
     }
 
-    /// As few steps as meet the size.
+    /// The least number of steps that meets the size.
     fn steps_for_size(
         &mut self,
         layers: &[Layer],
-        mut steps: Vec<Step>,
+        steps: &[Step],
         most: u64,
-    ) -> Result<Vec<Step>, QuantizeError> {
-        let least = self.made(layers, &steps)?.report().bytes_after;
+    ) -> Result<usize, QuantizeError> {
+        let least = self.made(layers, steps)?.report().bytes_after;
         if least > most {
             let what = format!(
                 "is {most} bytes, but the model takes {least} with the fewest bits for all \
@@ -263,7 +273,29 @@ impl WidthSolver<'_> {
                 below = count + 1;
             }
         }
-        steps.truncate(enough);
+        Ok(enough)
+    }
+
+    /// The first steps, `enough` of them or a few more: noise of one layer may cancel out that of
+    /// another, so a smaller model may be more accurate.
+    fn most_accurate(
+        &mut self,
+        layers: &[Layer],
+        mut steps: Vec<Step>,
+        enough: usize,
+    ) -> Result<Vec<Step>, QuantizeError> {
+        let mut best = (enough, f64::NEG_INFINITY);
+        if self.engine.is_some() {
+            for count in (enough..=steps.len()).take(MEASURED) {
+                let made = self.made(layers, &steps[..count])?;
+                // Equal outputs have no SQNR.
+                let found = worst_sqnr(&self.measured(&made)?.0).unwrap_or(f64::INFINITY);
+                if found > best.1 {
+                    best = (count, found);
+                }
+            }
+        }
+        steps.truncate(best.0);
         Ok(steps)
     }
 
