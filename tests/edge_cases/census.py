@@ -55,9 +55,15 @@ def census(model: ModelProto) -> Census:
         said |= {
             n.input[0] for n in nodes if n.op_type == "DequantizeLinear" and n.output[0] in said
         }
+        # Weights that were stored in 16-bit floats, under the names that they get then.
+        halved = {node.input[0] for node in nodes if node.op_type == "Cast"}
+        halved = {name for name in halved if name.endswith("_float16")}
         for name, tensor in constants.items():
             count = _count(tensor.dims)
-            if tensor.data_type in FLOATS:
+            if name in halved and count > 1:
+                weights += 1
+                elements += count
+            elif tensor.data_type in FLOATS:
                 floats += count
             elif tensor.data_type in SMALL and name not in said and count > 1:
                 weights += 1

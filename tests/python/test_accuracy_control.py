@@ -51,14 +51,15 @@ def spoilt(digits: Path, place: int, factor: float = 300) -> tuple[bytes, str]:
 @pytest.mark.parametrize("place", [0, 1])
 def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, place: int) -> None:
     bad, name = spoilt(digits, place)
-    measured = quantize_rs.quantize(bad, None, verify=images, equalize=False).accuracy_control
+    options: dict[str, Any] = {"equalize": False, "symmetric": True, "include": ["*"]}
+    measured = quantize_rs.quantize(bad, None, verify=images, **options).accuracy_control
     assert measured is not None
     assert measured.sqnr_db is not None
     assert len(measured.attempts) == 1
     assert measured.attempts[0].holds
     assert measured.held_out
     least = measured.sqnr_db + 3
-    report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=least, equalize=False)
+    report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=least, **options)
     verified = report.accuracy_control
     assert verified is not None
     assert verified.bar.min_sqnr == least
@@ -70,7 +71,7 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     assert found.sqnr_db == verified.sqnr_db
     assert found.sqnr_db is not None
     assert found.sqnr_db >= least
-    asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"}, equalize=False)
+    asked = quantize_rs.quantize(bad, None, layer_bits={name: "float32"}, **options)
     assert asked.model == report.model
     (row,) = (value for value in report.values if value.name == name)
     assert row.why == "not quantized: left float to meet min_sqnr"

@@ -51,7 +51,7 @@ def test_defaults_are_those_of_0_10_or_the_best_that_the_model_allows() -> None:
 def test_quantize_by_position(digits: Path) -> None:
     report = quantize_rs.quantize(str(digits), "q.onnx", 8, True, ["conv1*"], 10, {}, None, True)
     kinds = {value.name: value.kind for value in report.weights}
-    assert set(kinds.values()) == {"float32", "int8 symmetric axis 0"}
+    assert set(kinds.values()) == {"float32", "float16", "int8 symmetric axis 0"}
     assert Path("q.onnx").stat().st_size == report.bytes_after
 
 

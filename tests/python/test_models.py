@@ -80,14 +80,15 @@ def test_weights(name: str, rounding: str | None, per_channel: bool, tmp_path: P
 
 @pytest.mark.parametrize("name", oracle.FIXTURES)
 def test_weights_by_default(name: str, tmp_path: Path) -> None:
-    """One scale per channel and no zero point, which costs up to a bit of a one-sided weight."""
+    """One scale and zero point per channel, and 16 bits for small weights."""
     target = tmp_path / "q.onnx"
     report = quantize_rs.quantize(oracle.model(name), target)
     _evaluate(name, report, target, BY_DEFAULT.get(name, LOWER.get(name, (WEIGHTS, BOTH))[0] - 2))
     for weight in report.weights:
-        assert weight.symmetric in (None, True), weight
+        assert weight.symmetric in (None, weight.qtype == "float16"), weight
     if name in ("conv2d_relu", "mlp_relu", "lstm"):
-        assert {weight.granularity for weight in report.weights} == {"per_axis"}
+        kinds = {(weight.qtype, weight.granularity) for weight in report.weights}
+        assert kinds - {("float16", "per_tensor")} == {("int8", "per_axis")}
 
 
 @pytest.mark.parametrize("per_channel", [False, True], ids=["per_tensor", "per_channel"])
@@ -150,9 +151,16 @@ def _only_rounding(name: str, report: Report, target: Path) -> None:
         if not value.quantized:
             continue
         made = nodes.get(value.name) or nodes[f"{value.name}_dequantized"]
-        while made.op_type != "DequantizeLinear":  # of another type, or shape
+        # Of another type, or shape.
+        while made.op_type != "DequantizeLinear" and made.input[0] not in constants:
             made = nodes[made.input[0]]
         parts = [constants[part] for part in made.input]
+        if value.qtype == "float16":
+            back = onnx.numpy_helper.to_array(parts[0]).astype(np.float32)
+            exact = onnx.numpy_helper.to_array(floats[value.name])
+            np.testing.assert_array_equal(back, exact.astype(np.float16).astype(np.float32))
+            _put(before.graph, value.name, back, after.graph)
+            continue
         q, scale, zero = map(onnx.numpy_helper.to_array, parts)
         spread = [1] * q.ndim
         if value.axis is not None:

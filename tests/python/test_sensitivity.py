@@ -41,9 +41,9 @@ def test_a_planted_bad_layer_is_the_first(digits: Path, images: Images, place: i
     proto, name = spoilt(digits, place)
     # Equalization would share the outlier between two layers.
     model = quantize_rs.open(proto)
-    plan = model.plan(per_channel=False, equalize=False)
+    plan = model.plan(per_channel=False, symmetric=True, equalize=False, include=["*"])
     assert quantize_rs.sensitivity(plan).layers[0].name == name
-    plan = model.plan(equalize=False)
+    plan = model.plan(symmetric=True, equalize=False, include=["*"])
     for metric in ("sqnr", "mse"):
         for all_but_one in (False, True):
             found = quantize_rs.sensitivity(plan, images, metric, all_but_one=all_but_one)
@@ -51,11 +51,11 @@ def test_a_planted_bad_layer_is_the_first(digits: Path, images: Images, place: i
 
 
 def test_a_layer_alone_is_the_model_with_all_others_float(digits: Path, images: Images) -> None:
-    found = quantize_rs.sensitivity(digits, images, activations=None)
+    found = quantize_rs.sensitivity(quantize_rs.open(digits).plan(include=["*"]), images)
     names = [layer.name for layer in found.layers]
     for layer in found.layers:
         others = [name for name in names if name != layer.name]
-        alone = quantize_rs.quantize(digits, None, excluded_layers=others)
+        alone = quantize_rs.quantize(digits, None, include=["*"], excluded_layers=others)
         assert alone.model is not None
         whole = quantize_rs.compare(digits, alone.model, images, latency=False)
         assert layer.outputs[0].sqnr_db == pytest.approx(whole.outputs[0].sqnr_db, abs=1e-3)
@@ -190,15 +190,17 @@ def test_layers_of_a_deep_model_are_each_looked_at_alone(
     model = deep()
     rng = np.random.default_rng(8)
     samples = [rng.normal(0, 1, (n, 16)).astype(np.float32) for n in (3, 5, 3)]
-    found = quantize_rs.sensitivity(
-        model, samples, activations=activations, engine=engine, threads=threads
-    )
+    subject = quantize_rs.open(model).plan(activations=activations, include=["*"])
+    found = quantize_rs.sensitivity(subject, samples, engine=engine, threads=threads)
     names = [layer.name for layer in found.layers]
     assert len(names) == 52
     for layer in found.layers:
         others = [name for name in names if name != layer.name]
         plan = quantize_rs.open(model).plan(
-            activations=activations, exclude=others, weight_algorithm="nearest"
+            activations=activations,
+            include=["*"],
+            exclude=others,
+            weight_algorithm="nearest",
         )
         alone = plan.apply(plan.calibrate(samples, engine=engine)).to_bytes()
         whole = quantize_rs.compare(model, alone, samples, engine=engine, latency=False)

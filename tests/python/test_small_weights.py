@@ -1,11 +1,12 @@
-"""The smallest weights of a network of convolutions stay float where only weights are quantized."""
+"""Where only weights are quantized, the smallest ones get 16 bits beside int8, or stay float."""
 
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import oracle
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 import quantize_rs
 
@@ -37,10 +38,17 @@ def network(layers: int) -> bytes:
             helper.make_node("Conv", [f"r{layer}", f"w{layer}"], [f"v{layer}"], pads=[3] * 4),
         ]
     nodes.append(helper.make_node("GlobalAveragePool", [f"v{layers - 1}"], ["y"]))
+    return model_of(nodes, constants, ["n", 3, 12, 12])
+
+
+def model_of(
+    nodes: list[NodeProto], constants: dict[str, npt.NDArray[np.float64]], shape: list[str | int]
+) -> bytes:
+    """A model from `x` of a shape to `y`."""
     graph = helper.make_graph(
         nodes,
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 12, 12])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(a.astype(np.float32), name) for name, a in constants.items()],
     )
@@ -48,27 +56,64 @@ def network(layers: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
+def worse_by(source: bytes, worse: quantize_rs.Report, better: quantize_rs.Report) -> float:
+    """The difference of two results in the SQNR of the output of `network`, in decibels."""
+    data = np.random.default_rng(1).normal(0, 1, (8, 3, 12, 12)) * LOUDNESS
+    feeds = {"x": data.astype(np.float32)}
+    expected = oracle.ort(source, feeds)
+    assert better.model is not None
+    assert worse.model is not None
+    found = [oracle.sqnr(expected, oracle.ort(made, feeds)) for made in (better.model, worse.model)]
+    return found[0] - found[1]
+
+
 def float_weights(report: quantize_rs.Report) -> set[str]:
     """The weights that stay float."""
     return {weight.name for weight in report.weights if not weight.quantized}
 
 
-def test_the_smallest_weights_of_a_deep_network_stay_float() -> None:
+def test_the_smallest_weights_get_16_bits_beside_int8() -> None:
     source = network(22)
     report = quantize_rs.quantize(source, None)
+    kinds = {weight.name: weight.kind for weight in report.weights}
+    assert kinds.pop("first") == kinds.pop("each") == "float16"
+    assert set(kinds.values()) == {"int8 axis 0"}
+    assert "22 of 22 weights quantized, 2 of them to 16-bit floats" in str(report)
+    everything = quantize_rs.quantize(source, None, include=["Conv"])
+    assert {weight.qtype for weight in everything.weights} == {"int8"}
+    assert report.bytes_after < everything.bytes_after + 0.02 * report.bytes_before
+    assert worse_by(source, everything, report) > 3
+
+
+@pytest.mark.parametrize(
+    ("scale", "qtype"), [(1.0, "float16"), (1e-6, "int8"), (1e6, "int8")], ids=str
+)
+def test_16_bit_floats_are_taken_where_they_hold_the_weight(scale: float, qtype: str) -> None:
+    rng = np.random.default_rng(0)
+    small, large = rng.normal(0, scale, (16, 16)), rng.normal(0, 1, (16, 400))
+    nodes = [
+        helper.make_node("MatMul", ["x", "small"], ["v"]),
+        helper.make_node("MatMul", ["v", "large"], ["y"]),
+    ]
+    report = quantize_rs.quantize(
+        model_of(nodes, {"small": small, "large": large}, ["n", 16]), None
+    )
+    assert {weight.name: weight.qtype for weight in report.weights} == {
+        "small": qtype,
+        "large": "int8",
+    }
+
+
+def test_the_smallest_weights_of_a_deep_network_stay_float_beside_uint8() -> None:
+    source = network(22)
+    report = quantize_rs.quantize(source, None, weights="uint8")
     assert float_weights(report) == {"first", "each"}
     why = {weight.name: weight.why for weight in report.weights}
     assert why["first"] == "not quantized: has 648 elements, fewer than 28224"
     assert report.bytes_after < 0.28 * report.bytes_before
-    everything = quantize_rs.quantize(source, None, include=["Conv"])
+    everything = quantize_rs.quantize(source, None, weights="uint8", include=["Conv"])
     assert float_weights(everything) == set()
-    assert report.model is not None
-    assert everything.model is not None
-    data = np.random.default_rng(1).normal(0, 1, (8, 3, 12, 12)) * LOUDNESS
-    feeds = {"x": data.astype(np.float32)}
-    expected = oracle.ort(source, feeds)
-    gained = oracle.sqnr(expected, oracle.ort(report.model, feeds))
-    assert gained > oracle.sqnr(expected, oracle.ort(everything.model, feeds)) + 1
+    assert worse_by(source, everything, report) > 1
 
 
 @pytest.mark.parametrize(

@@ -192,7 +192,7 @@ class Model:
         >>> digits = quantize_rs.examples.digits()
         >>> model = quantize_rs.open(digits.model)
         >>> plan = model.plan(per_channel=True, symmetric=True)
-        >>> [value.kind for value in plan if value.role == "weight"][0]
+        >>> [value.kind for value in plan if value.role == "weight"][1]
         'int8 symmetric axis 0'
         """
         parameters = {"weights": weights, "activations": activations}

@@ -215,7 +215,7 @@ def quantize(
     ...     calibration_data=digits.calibration,
     ... )
     >>> corrected.samples, corrected.corrected_biases
-    (200, 5)
+    (200, 3)
 
     With a criterion, layers stay float where they have to:
 

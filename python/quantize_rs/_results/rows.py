@@ -83,7 +83,7 @@ class PlannedValue:
         words = [self.qtype]
         if self.stored != self.qtype:
             words.append(f"in {self.stored}")
-        if self.symmetric:
+        if self.symmetric and self.qtype not in ("float16", "bfloat16"):
             words.append("symmetric")
         if self.block_size is not None:
             words.append(f"blocks of {self.block_size} on")

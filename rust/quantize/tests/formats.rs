@@ -122,10 +122,12 @@ fn weights_to_train_on_stay_float_and_are_stored_as_what_they_would_have_been() 
     let mut seen = 0;
     for (name, model) in fixtures() {
         // Training rounds to the nearest, as QuantizeLinear does.
-        let config = Config { rounding: Some(Rounding::Nearest), ..per_channel() };
+        let named = Some(vec!["*".to_owned()]);
+        let same = Config { symmetric: Some(true), include: named, ..per_channel() };
+        let config = Config { rounding: Some(Rounding::Nearest), ..same.clone() };
         let Ok(prepared) = PreprocessedModel::of(&model, config) else { continue };
         let usual = prepared.plan().apply(&prepared.model, None).unwrap();
-        let config = Config { output_format: Format::FakeQuant, ..per_channel() };
+        let config = Config { output_format: Format::FakeQuant, ..same };
         let prepared = PreprocessedModel::of(&model, config).unwrap();
         let fake = prepared.plan().apply(&prepared.model, None).unwrap();
         let stored = optimize(fake.model(), Some(&store), &[]).unwrap();

@@ -93,7 +93,6 @@ fn planned(model: &Model, config: Config) -> (Model, Plan) {
     (prepared.model.clone(), prepared.plan())
 }
 
-/// One scale per weight: a planted large element spoils all others.
 /// One scale per weight. Equalization would share a planted error, and rounding with samples would
 /// make good a part of it.
 fn per_tensor() -> Config {
@@ -102,6 +101,8 @@ fn per_tensor() -> Config {
         symmetric: Some(false),
         equalize: false,
         weight_algorithm: WeightAlgorithm::Nearest,
+        // Named, so that none gets 16 bits because it is small.
+        include: Some(vec!["*".to_owned()]),
         ..Config::default()
     }
 }

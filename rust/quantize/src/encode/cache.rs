@@ -73,7 +73,9 @@ mod tests {
         let graph = Graph::of(&model).unwrap();
         let mut known = WeightCache::default();
         let mut made = |per_channel: bool| {
-            let config = Config { per_channel: Some(per_channel), ..Config::default() };
+            // Named, so that none is stored otherwise because it is small.
+            let include = Some(vec!["*".to_owned()]);
+            let config = Config { per_channel: Some(per_channel), include, ..Config::default() };
             let plan = Plan::draft(&graph, config).unwrap();
             encode_cached(&graph, &plan, None, Some(&mut known)).unwrap().weights
         };

@@ -144,11 +144,16 @@ options! {
     /// faster with them, and some targets need them. False uses the range from the smallest to the
     /// largest element.
     option symmetric: Option<bool> = None, |config, symmetric| {
-        // What a target needs stays.
-        config.symmetric = config.symmetric.filter(|needed| *needed).or(symmetric);
+        let needed = config.symmetric.filter(|needed| *needed);
+        if let (Some(true), Some(false), Some(target)) = (needed, symmetric, config.target) {
+            let what = format!("the target {} takes only weights with zero point 0", target.name());
+            return Err(QuantizeError::option("symmetric", what));
+        }
+        config.symmetric = needed.or(symmetric);
         Ok(())
     } => {
-        default_text: Some("true for signed types that are not in blocks"),
+        default_text: Some("true for signed types that are not in blocks, except for 8-bit weights \
+                            without quantized activations"),
         example: "symmetric=False",
         flag: Flag { value_name: Some("BOOL"), equals: true, ..Flag::PLAIN },
     };
@@ -462,10 +467,17 @@ impl Config {
         self.per_channel.unwrap_or(true)
     }
 
-    /// Whether weights of this type have zero point 0.
+    /// Whether weights of this type have zero point 0. By default those of 8 bits have other zero
+    /// points where nothing computes on them as integers: they are more accurate and as fast.
     pub fn symmetric_weights(&self, qtype: QType, granularity: Granularity) -> bool {
         let blocked = matches!(granularity, Granularity::Blocked { .. });
-        self.symmetric.unwrap_or(qtype.signed() && !blocked)
+        let ranges = blocked || self.only_dequantizes() && qtype.bits() == 8 && !qtype.is_float();
+        self.symmetric.unwrap_or(qtype.signed() && !ranges)
+    }
+
+    /// Whether weights are dequantized before every product, and nothing else is quantized.
+    pub(crate) fn only_dequantizes(&self) -> bool {
+        self.activations.is_none() && self.output_format == Format::Qdq
     }
 
     /// What the runtime that the model is made for takes and wants.

@@ -39,7 +39,12 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
         if of_constant.is_some() {
             return of_constant;
         }
-        if matches!(plan.because, QuantizeReason::WeightOf(_) | QuantizeReason::BiasOf(_)) {
+        if matches!(
+            plan.because,
+            QuantizeReason::WeightOf(_)
+                | QuantizeReason::SmallWeightOf(_)
+                | QuantizeReason::BiasOf(_)
+        ) {
             return None;
         }
         let value = &graph.values[id];

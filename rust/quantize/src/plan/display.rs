@@ -83,6 +83,9 @@ impl fmt::Display for QuantizeReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             QuantizeReason::WeightOf(node) => write!(f, "weight of {node}"),
+            QuantizeReason::SmallWeightOf(node) => {
+                write!(f, "one of the smallest weights, of {node}, which get 16 bits")
+            }
             QuantizeReason::BiasOf(node) => write!(f, "bias of {node}"),
             QuantizeReason::InputOf(node) => write!(f, "goes into {node}"),
             QuantizeReason::OutputOf(node) => write!(f, "comes out of {node}"),

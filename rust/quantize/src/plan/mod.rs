@@ -210,6 +210,8 @@ pub enum Source {
 pub enum QuantizeReason {
     /// It is the weight of this node.
     WeightOf(String),
+    /// It is one of the smallest weights, and the weight of this node. It gets 16 bits.
+    SmallWeightOf(String),
     /// It is the bias of this node, which computes on integers.
     BiasOf(String),
     /// It is an input of this node, which computes on integers.

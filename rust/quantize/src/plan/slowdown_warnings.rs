@@ -73,9 +73,7 @@ fn dequantized(
             _ => false,
         })
     };
-    let stored = constants.iter().filter(|constant| {
-        decisions.quantized(constant.anchor).is_some_and(|plan| plan.source == Source::Weights)
-    });
+    let stored = constants.iter().filter(|constant| dequantizes(decisions, constant));
     let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
     let (mut all, mut of_slow, mut names) = (0, 0, Vec::new());
     for constant in stored {
@@ -164,6 +162,13 @@ fn is_shared(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
         && (constant.multipliers(graph).count() > 1 || products.iter().any(is_rearranged))
 }
 
+/// Whether a weight has to be dequantized. Runtimes convert 16-bit floats when they load a model.
+fn dequantizes(decisions: &Decisions, constant: &Constant<'_>) -> bool {
+    decisions
+        .quantized(constant.anchor)
+        .is_some_and(|plan| plan.source == Source::Weights && plan.spec.qtype.is_scaled())
+}
+
 /// Weights of convolutions whose activations stay float: ONNX Runtime dequantizes them at every
 /// inference.
 fn dequantized_convolutions(
@@ -172,9 +177,7 @@ fn dequantized_convolutions(
     config: &Config,
     decisions: &Decisions,
 ) -> Option<String> {
-    let stored = constants.iter().filter(|constant| {
-        decisions.quantized(constant.anchor).is_some_and(|plan| plan.source == Source::Weights)
-    });
+    let stored = constants.iter().filter(|constant| dequantizes(decisions, constant));
     let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
     let (mut all, mut of_slow, mut count) = (0, 0, 0);
     for constant in stored {

@@ -1,66 +1,165 @@
-//! The smallest weights of a network of convolutions, which stay float where only weights are
-//! quantized: they are mostly at the start, where an error affects all later layers, and their
-//! bytes do not matter.
+//! The smallest weights, which get 16 bits where only weights are quantized, to int8 by default:
+//! the error of a small weight is as large as that of any other, and its bytes do not matter.
+//!
+//! Where weights have another type, the smallest ones of a deep network of convolutions stay float.
+
+use half::f16;
+use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::DataType;
 
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
-use super::{Decision, KeepReason, Source};
-use crate::Format;
+use super::{Decision, KeepReason, QuantizeReason, Source, ValuePlan};
+use crate::Config;
+use crate::graph::Graph;
 use crate::graph::uses::Constant;
 
-/// The number of weights from which on some stay float.
-const MIN_WEIGHTS: usize = 20;
-
-/// The fraction of all elements, one in this many, that may stay float.
-const SHARE: usize = 200;
-
-/// The largest number of bits of weights that are coarse enough to gain from it.
+/// The most bits of weights that gain from more.
 const COARSE_BITS: u32 = 8;
 
-/// Keeps the smallest weights of convolutions in float, unless the options name what to quantize.
+/// The fraction of all elements, one in this many, that gets 16 bits: at one more byte for each,
+/// the file takes up to 2 % of the float model more.
+const SHARE_OF_HALVES: usize = 12;
+
+/// The number of weights of another type from which on some stay float.
+const MIN_WEIGHTS: usize = 20;
+
+/// The fraction of all elements of another type, one in this many, that may stay float.
+const SHARE_OF_FLOATS: usize = 200;
+
+/// A weight of fewer elements stays float: the node that converts it takes as many bytes as it
+/// saves.
+const MIN_HALVES: usize = 64;
+
+/// The smallest magnitude of the largest element of a weight that halves represent better than 8
+/// bits do, with a margin: the step of small halves is 2⁻²⁴.
+const MIN_ABSMAX: f32 = 1.0 / 8192.0;
+
+/// Keeps the smallest weights more accurate, unless the options name what to quantize.
 pub(super) fn keep(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let Context { graph, constants, config, selection, .. } = *context;
-    let alone = config.activations.is_none() && config.output_format == Format::Qdq;
-    if !alone || config.include.is_some() || config.op_types.is_some() {
+    if !config.only_dequantizes() || config.include.is_some() || config.op_types.is_some() {
         return Outcome::default();
     }
-    let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
-    let quantized: Vec<&Constant<'_>> = constants
+    let quantized: Vec<Weight<'_, '_>> = constants
         .iter()
-        .filter(|constant| {
-            decisions.quantized(constant.anchor).is_some_and(|plan| {
-                let coarse = plan.spec.qtype.is_scaled() && plan.spec.qtype.bits() <= COARSE_BITS;
-                plan.source == Source::Weights && coarse
-            })
-        })
+        .filter_map(|constant| Some((constant, decisions.quantized(constant.anchor)?)))
+        .filter(|(_, plan)| plan.source == Source::Weights && is_coarse(plan))
+        .map(|(constant, plan)| Weight { constant, plan, elements: elements(constant) })
         .collect();
+    let known: usize = quantized.iter().map(|weight| weight.elements).sum();
+    let all = known + stored_in_integers(graph);
+    let mut unnamed: Vec<Weight<'_, '_>> = quantized
+        .iter()
+        .filter(|Weight { constant, .. }| {
+            selection.weight_type(&constant.names(graph), constant.multipliers(graph)).is_none()
+        })
+        .copied()
+        .collect();
+    unnamed.sort_by_key(|weight| weight.elements);
+    if config.weights == Config::default().weights {
+        let smallest = smallest(&unnamed, all, SHARE_OF_HALVES);
+        return smallest.iter().filter_map(|weight| weight.in_halves(graph)).collect();
+    }
+    unnamed.retain(|weight| convolves(graph, weight.constant));
     if quantized.len() < MIN_WEIGHTS {
         return Outcome::default();
     }
-    let convolves = |constant: &Constant<'_>| {
-        let mut nodes = constant.multipliers(graph);
-        nodes.any(|node| matches!(&*node.op_type, "Conv" | "ConvTranspose"))
+    let kept = smallest(&unnamed, all, SHARE_OF_FLOATS);
+    let largest = unnamed.last().map_or(0, |weight| weight.elements);
+    let min_elements = unnamed.get(kept.len()).map_or(largest + 1, |weight| weight.elements);
+    let keep = |weight: &Weight<'_, '_>| {
+        let kept = KeepReason::TooSmall { elements: weight.elements, min_elements };
+        Outcome::revise(weight.constant.anchor, Decision::KeepFloat(kept))
     };
-    let unnamed = |constant: &Constant<'_>| {
-        selection.weight_type(&constant.names(graph), constant.multipliers(graph)).is_none()
-    };
-    let mut left = quantized.iter().map(|constant| elements(constant)).sum::<usize>() / SHARE;
-    let mut small: Vec<&Constant<'_>> =
-        quantized.into_iter().filter(|constant| convolves(constant) && unnamed(constant)).collect();
-    small.sort_by_key(|constant| elements(constant));
-    let kept = small
+    kept.iter().map(keep).collect()
+}
+
+/// A weight that is quantized.
+#[derive(Clone, Copy)]
+struct Weight<'a, 'm> {
+    constant: &'a Constant<'m>,
+    plan: &'a ValuePlan,
+    elements: usize,
+}
+
+impl Weight<'_, '_> {
+    /// The weight in 16-bit floats, if they represent it well. One that has them stays as it is.
+    fn in_halves(&self, graph: &Graph<'_>) -> Option<Outcome> {
+        let anchor = self.constant.anchor;
+        let keep = |min_elements: usize| {
+            let kept = KeepReason::TooSmall { elements: self.elements, min_elements };
+            Some(Outcome::revise(anchor, Decision::KeepFloat(kept)))
+        };
+        match self.constant.dtype {
+            Some(DataType::Float16 | DataType::BFloat16) => keep(self.elements + 1),
+            _ if self.elements < MIN_HALVES => keep(MIN_HALVES),
+            Some(DataType::Float) if fits_halves(graph, self.constant) => {
+                let QuantizeReason::WeightOf(node) = &self.plan.because else { return None };
+                let plan = ValuePlan {
+                    spec: QSpec::new(QType::Float16, true, Granularity::PerTensor),
+                    stored: QType::Float16,
+                    matrix: None,
+                    because: QuantizeReason::SmallWeightOf(node.clone()),
+                    ..self.plan.clone()
+                };
+                Some(Outcome::revise(anchor, Decision::Quantize(plan)))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Those of weights sorted by size that hold at most one in `share` of all elements. Of equal sizes
+/// all are among them, or none.
+fn smallest<'a, 'b, 'm>(
+    sorted: &'a [Weight<'b, 'm>],
+    all: usize,
+    share: usize,
+) -> &'a [Weight<'b, 'm>] {
+    let mut left = all / share;
+    let fit = sorted
         .iter()
-        .take_while(|constant| {
-            let rest = left.checked_sub(elements(constant));
+        .take_while(|weight| {
+            let rest = left.checked_sub(weight.elements);
             left = rest.unwrap_or(0);
             rest.is_some()
         })
         .count();
-    let largest = small.last().map_or(0, |constant| elements(constant));
-    let min_elements = small.get(kept).map_or(largest + 1, |constant| elements(constant));
-    let keep = |constant: &&Constant<'_>| {
-        let kept = KeepReason::TooSmall { elements: elements(constant), min_elements };
-        Outcome::revise(constant.anchor, Decision::KeepFloat(kept))
-    };
-    small.iter().filter(|constant| elements(constant) < min_elements).map(keep).collect()
+    let next = sorted.get(fit).map(|weight| weight.elements);
+    let smaller = |weight: &&Weight<'_, '_>| next.is_none_or(|next| weight.elements < next);
+    &sorted[..sorted[..fit].iter().take_while(smaller).count()]
+}
+
+fn elements(constant: &Constant<'_>) -> usize {
+    constant.shape.iter().product()
+}
+
+/// The elements of constants that are dequantized in the model as it is.
+fn stored_in_integers(graph: &Graph<'_>) -> usize {
+    let dequantized = (0..graph.nodes.len())
+        .filter(|index| graph.nodes[*index].op_type == "DequantizeLinear")
+        .filter_map(|index| graph.constant(graph.input(index, 0)?));
+    dequantized
+        .map(|proto| {
+            proto.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product::<usize>()
+        })
+        .sum()
+}
+
+fn is_coarse(plan: &ValuePlan) -> bool {
+    plan.spec.qtype.is_scaled() && plan.spec.qtype.bits() <= COARSE_BITS
+}
+
+fn convolves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+    let mut nodes = constant.multipliers(graph);
+    nodes.any(|node| matches!(&*node.op_type, "Conv" | "ConvTranspose"))
+}
+
+fn fits_halves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+    let tensor = || graph.model.tensor(graph.constant(constant.anchor)?).ok()?.to_f32();
+    tensor().is_some_and(|elements| {
+        let absmax = elements.iter().fold(0f32, |most, x| most.max(x.abs()));
+        (MIN_ABSMAX..=f16::MAX.to_f32()).contains(&absmax) && elements.iter().all(|x| x.is_finite())
+    })
 }

@@ -198,7 +198,12 @@ impl ActivationContext<'_, '_> {
         let follows = |id: &usize| {
             let how = decisions.quantized(*id);
             how.is_some_and(|how| {
-                !matches!(how.because, QuantizeReason::WeightOf(_) | QuantizeReason::BiasOf(_))
+                !matches!(
+                    how.because,
+                    QuantizeReason::WeightOf(_)
+                        | QuantizeReason::SmallWeightOf(_)
+                        | QuantizeReason::BiasOf(_)
+                )
             })
         };
         let values = (0..self.types.requests.len()).filter(follows);

@@ -284,6 +284,16 @@ impl Report {
         format!("{quantized} of {all}")
     }
 
+    /// How many weights are in 16-bit floats among others in fewer bits, as text.
+    fn halves(&self) -> String {
+        let weights = self.quantized().filter(|(row, _)| WEIGHTS.contains(&row.role));
+        let halves = weights.filter(|(_, how)| !how.qtype.is_scaled()).count();
+        if halves == 0 || !self.config.weights.qtype().is_scaled() {
+            return String::new();
+        }
+        format!(", {halves} of them to 16-bit floats")
+    }
+
     /// The quantized values.
     pub fn quantized(&self) -> impl Iterator<Item = (&ReportRow, &QuantizedRow)> {
         self.values.iter().filter_map(|row| Some((row, row.quantized.as_ref()?)))
@@ -336,7 +346,8 @@ impl std::fmt::Display for Report {
         if let Some(check) = &self.output_check {
             writeln!(f, "output error: {}", check.summary())?;
         }
-        writeln!(f, "{} weights quantized{}", self.count(WEIGHTS), self.others(WEIGHTS))?;
+        let (weights, others) = (self.count(WEIGHTS), self.others(WEIGHTS));
+        writeln!(f, "{weights} weights quantized{}{others}", self.halves())?;
         if self.samples > 0 {
             let engine = self.engine.as_deref().unwrap_or("saved ranges");
             writeln!(f, "calibrated on {} samples ({engine})", self.samples)?;

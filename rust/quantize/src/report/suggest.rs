@@ -67,9 +67,11 @@ fn blocks(report: &Report) -> Option<String> {
 
 fn worst(report: &Report) -> Option<String> {
     let (row, how, db) = worst_weight(report)?;
-    let mut all: Vec<f64> = weights(report).map(|(_, _, db)| db).collect();
+    // Those in 16-bit floats say nothing about what is usual.
+    let scaled = weights(report).filter(|(_, how, _)| how.qtype.is_scaled());
+    let mut all: Vec<f64> = scaled.map(|(_, _, db)| db).collect();
     all.sort_by(f64::total_cmp);
-    let median = all[all.len() / 2];
+    let median = all.get(all.len() / 2).copied()?;
     if db >= POOR_DB && (all.len() < 3 || db + BEHIND_DB > median) {
         return None;
     }
