@@ -218,7 +218,8 @@ fn as_flags(row: &OptionRow, text: &str) -> String {
         _ if index % 2 == 1 => format!("`{part}`"),
         _ => part.to_owned(),
     };
-    text.split('`').enumerate().map(flag).collect()
+    // What is left are options with a value.
+    options::as_flags(&text.split('`').enumerate().map(flag).collect::<String>())
 }
 
 fn aliases(row: &OptionRow) -> Vec<String> {
