@@ -378,3 +378,9 @@ def test_numbers_of_numpy_are_numbers(value: Any) -> None:
 def test_a_number_of_another_type_or_out_of_range_is_refused(value: Any, expected: str) -> None:
     with pytest.raises(OptionError, match=f"^min_range .*{expected}"):
         quantize_rs.open(DIGITS).plan(activations="uint8", min_range=value)
+
+
+def test_an_option_of_plans_is_not_suggested_instead_of_itself(digits: Path) -> None:
+    with pytest.raises(OptionError, match=r"include is an option of a plan: pass a plan") as raised:
+        quantize_rs.sensitivity(digits, include=["*"])  # type: ignore[call-arg]
+    assert "did you mean" not in str(raised.value)

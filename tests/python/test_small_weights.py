@@ -130,3 +130,11 @@ def test_all_weights_are_quantized_for_integer_kernels_and_in_small_networks() -
     static = quantize_rs.quantize_with_calibration(network(22), None, data)
     assert "each" not in float_weights(static)
     assert float_weights(quantize_rs.quantize(network(12), None)) == set()
+
+
+def test_a_result_quantized_again_keeps_its_16_bit_weights() -> None:
+    first = quantize_rs.quantize(network(22), None)
+    assert first.model is not None
+    again = quantize_rs.quantize(first.model, None)
+    assert again.model == first.model
+    assert any("the model holds integers already" in warning for warning in again.warnings)

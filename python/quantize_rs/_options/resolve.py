@@ -110,7 +110,8 @@ def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, .
             what = f"{called} is an option of a plan: pass a plan with it, `open(model).plan(...)`"
             raise OptionError(what, option=called)
         if name is None:
-            raise OptionError(unknown(called, names), option=called)
+            aliases = (alias for alias in ALIASES if canonical(alias) in names)
+            raise OptionError(unknown(called, [*names, *aliases]), option=called)
         if value is None:
             continue
         if name in given:

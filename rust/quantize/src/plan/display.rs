@@ -111,6 +111,9 @@ impl fmt::Display for KeepReason {
             KeepReason::TooSmall { elements, min_elements } => {
                 write!(f, "has {elements} elements, fewer than {min_elements}")
             }
+            KeepReason::In16Bits => {
+                f.write_str("in 16-bit floats already, which the smallest weights keep")
+            }
             KeepReason::Empty => f.write_str("has no elements"),
             KeepReason::Bias => f.write_str("bias of a node that computes in float"),
             KeepReason::FloatBias { target } => write!(f, "bias, which {target} takes in float"),

@@ -258,6 +258,8 @@ pub enum KeepReason {
         /// The smallest number that is quantized.
         min_elements: usize,
     },
+    /// It is in 16-bit floats already, which the smallest weights keep.
+    In16Bits,
     /// It has no elements.
     Empty,
     /// It is a bias, and its node computes in float.

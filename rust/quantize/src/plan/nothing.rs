@@ -29,7 +29,8 @@ impl Plan {
 
     fn reasons(&self) -> String {
         let of = |role: Role| kept(self.values.iter().filter(move |value| value.role == role));
-        let weights = grouped(of(Role::Weight));
+        let is_float = |(_, why): &(&str, &KeepReason)| !matches!(why, KeepReason::In16Bits);
+        let weights = grouped(of(Role::Weight).filter(is_float));
         if !weights.is_empty() {
             return listed(&weights);
         }

@@ -87,13 +87,12 @@ impl Weight<'_, '_> {
     /// The weight in 16-bit floats, if they represent it well. One that has them stays as it is.
     fn in_halves(&self, graph: &Graph<'_>) -> Option<Outcome> {
         let anchor = self.constant.anchor;
-        let keep = |min_elements: usize| {
-            let kept = KeepReason::TooSmall { elements: self.elements, min_elements };
-            Some(Outcome::revise(anchor, Decision::KeepFloat(kept)))
-        };
-        match self.constant.dtype {
-            Some(DataType::Float16 | DataType::BFloat16) => keep(self.elements + 1),
-            _ if self.elements < MIN_HALVES => keep(MIN_HALVES),
+        let keep = |kept: KeepReason| Some(Outcome::revise(anchor, Decision::KeepFloat(kept)));
+        let (elements, min_elements) = (self.elements, MIN_HALVES);
+        // The type in the file, from which it may be cast.
+        match self.constant.tensor.dtype() {
+            Some(DataType::Float16 | DataType::BFloat16) => keep(KeepReason::In16Bits),
+            _ if elements < MIN_HALVES => keep(KeepReason::TooSmall { elements, min_elements }),
             Some(DataType::Float) if fits_halves(graph, self.constant) => {
                 let QuantizeReason::WeightOf(node) = &self.plan.because else { return None };
                 let plan = ValuePlan {
@@ -157,7 +156,7 @@ fn convolves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
 }
 
 fn fits_halves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
-    let tensor = || graph.model.tensor(graph.constant(constant.anchor)?).ok()?.to_f32();
+    let tensor = || graph.model.tensor(constant.tensor).ok()?.to_f32();
     tensor().is_some_and(|elements| {
         let absmax = elements.iter().fold(0f32, |most, x| most.max(x.abs()));
         (MIN_ABSMAX..=f16::MAX.to_f32()).contains(&absmax) && elements.iter().all(|x| x.is_finite())

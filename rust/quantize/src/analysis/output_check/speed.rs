@@ -12,15 +12,15 @@ use crate::{LatencyOptions, Progress, QuantizeError};
 /// A result that takes this many times as long as the float model gets a warning.
 const SLOWER: f64 = 1.1;
 
-/// A smaller difference gets no warning, in milliseconds: it is that of starting a few operators.
-const NOTICED_MS: f64 = 0.05;
+/// A smaller difference gets no warning, in milliseconds: it is that of starting an operator.
+const NOTICED_MS: f64 = 0.005;
 
 /// A float model that takes less time is too small for a latency that can be relied upon, in
 /// milliseconds.
-const MIN_MS: f64 = 0.05;
+const MIN_MS: f64 = 0.01;
 
 /// How latency is measured.
-const OPTIONS: LatencyOptions = LatencyOptions { runs: 20, warm_up: 1, threads: 1, seconds: 0.5 };
+const OPTIONS: LatencyOptions = LatencyOptions { runs: 50, warm_up: 2, threads: 1, seconds: 0.5 };
 
 /// The number of runs of both models that a measurement takes at least, with one to warm up.
 const MIN_RUNS: f64 = 6.0;

@@ -7,7 +7,7 @@
 //! no factor changes.
 
 use super::groups::Groups;
-use super::magnitudes::{Magnitudes, Side, Sides};
+use super::magnitudes::Magnitudes;
 use crate::graph::{Graph, ValueId};
 
 /// The greatest number of times that all groups are visited.
@@ -45,29 +45,17 @@ pub(super) struct Network<'a, 'm> {
     graph: &'a Graph<'m>,
     groups: &'a Groups<'m>,
     weights: Vec<Magnitudes>,
-    /// The magnitudes of each weight before any scaling.
-    sides: Vec<Sides>,
 }
 
 impl<'a, 'm> Network<'a, 'm> {
     /// `None` if a weight cannot be read.
     pub(super) fn of(graph: &'a Graph<'m>, groups: &'a Groups<'m>) -> Option<Network<'a, 'm>> {
         let weights = groups.products.iter().map(|linked| Magnitudes::of(&linked.product));
-        let weights: Vec<Magnitudes> = weights.collect::<Option<_>>()?;
-        let sides = groups.products.iter().zip(&weights).map(|(linked, weight)| {
-            let widest = linked.product.weight.shape[..2].iter().copied().max().unwrap_or(1);
-            let inputs = linked.product.input_channels().map_or(widest, |channels| channels.count);
-            weight.sides(inputs, linked.product.channels.count)
-        });
-        let sides = sides.collect();
-        Some(Network { graph, groups, weights, sides })
+        Some(Network { graph, groups, weights: weights.collect::<Option<_>>()? })
     }
 
     /// The exponents that equalize all groups; `None` if none is worth a change.
     pub(super) fn exponents(&self, measure: Measure) -> Option<Exponents> {
-        // A quick look at the weights as they are shows whether channels differ at all.
-        let groups = 0..self.groups.channels.len();
-        rounded(&groups.map(|group| self.unscaled(group, measure)).collect::<Vec<_>>())?;
         let mut logs: Vec<Vec<f64>> =
             self.groups.channels.iter().map(|channels| vec![0.0; *channels]).collect();
         for sweep in 0..SWEEPS {
@@ -78,6 +66,7 @@ impl<'a, 'm> Network<'a, 'm> {
                 change = pairs.fold(change, |most, (new, old)| most.max((new - old).abs()));
                 logs[group] = new;
             }
+            // The first visit shows whether channels differ at all.
             if change < SETTLED || sweep == 0 && rounded(&logs).is_none() {
                 break;
             }
@@ -125,31 +114,24 @@ impl<'a, 'm> Network<'a, 'm> {
                 }
             });
         }
-        balanced(&written, &read, measure)
-    }
-
-    /// The exponents of a group that fit weights which are not scaled.
-    fn unscaled(&self, group: usize, measure: Measure) -> Vec<f64> {
-        let channels = self.groups.channels[group];
-        let (mut written, mut read) = (vec![0.0_f64; channels], vec![0.0_f64; channels]);
-        let add = |sums: &mut [f64], side: &Side, run: usize| {
-            for (at, (largest, energy)) in side.largest.iter().zip(&side.energy).enumerate() {
-                let sum = &mut sums[at / run];
-                *sum = match measure {
-                    Measure::Largest => sum.max(f64::from(*largest)),
-                    Measure::Energy => *sum + f64::from(*energy),
-                };
-            }
-        };
-        for (linked, sides) in self.groups.products.iter().zip(&self.sides) {
-            if linked.to == Some(group) {
-                add(&mut written, &sides.outputs, 1);
-            }
-            if linked.from == Some(group) {
-                add(&mut read, &sides.inputs, self.run_length(linked));
-            }
+        let root = if measure == Measure::Largest { 0.5 } else { 0.25 };
+        let mut new: Vec<f64> = written
+            .iter()
+            .zip(&read)
+            .map(|(written, read)| {
+                let used = *written > 0.0 && *read > 0.0;
+                if used { root * (written / read).log2() } else { f64::NAN }
+            })
+            .collect();
+        // A factor for all channels alike changes no error.
+        let mut live: Vec<f64> = new.iter().copied().filter(|log| log.is_finite()).collect();
+        live.sort_unstable_by(f64::total_cmp);
+        let middle = live.get(live.len() / 2).copied().unwrap_or(0.0);
+        for log in &mut new {
+            let moved = (*log - middle).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT);
+            *log = if moved.is_finite() { moved } else { 0.0 };
         }
-        balanced(&written, &read, measure)
+        new
     }
 
     /// How many columns of the weight read one channel.
@@ -227,63 +209,37 @@ impl<'a, 'm> Network<'a, 'm> {
         let of_input = |channel: usize| {
             input.map_or(1.0, |powers| powers.get(channel).copied().unwrap_or(1.0))
         };
-        // By output: signal, sum of the squares of what is read, energy of the scaled weights, and
-        // their largest magnitude.
-        let mut sums = vec![[0.0_f64; 4]; count];
-        let mut peak = 0.0_f64;
-        weight.each_pair(|input, output, largest, energy| {
-            let channel = input / run;
-            let (by, divided) = (power(linked.from, channel), power(linked.to, output));
-            let read = of_input(channel);
-            let scaled = read / (by * by);
-            peak = peak.max(scaled);
-            let sums = &mut sums[output];
-            sums[0] += energy * read;
-            sums[1] += weight.each * scaled;
-            sums[2] += energy * (by / divided).powi(2);
-            sums[3] = sums[3].max(largest * by / divided);
-        });
-        let step_of_input = PEAK_IN_SIGMAS * peak.sqrt() / STEPS;
-        let largest = sums.iter().fold(0.0_f64, |most, sums| most.max(sums[3]));
-        let mut noise = 0.0;
-        for (output, [signal, read, energy, own]) in sums.iter().enumerate() {
-            let step = if per_tensor { largest } else { *own } / STEPS;
+        let widest = linked.product.weight.shape[..2].iter().copied().max().unwrap_or(1);
+        let inputs = linked.product.input_channels().map_or(widest, |channels| channels.count);
+        let (read, by): (Vec<f64>, Vec<f64>) = (0..inputs)
+            .map(|input| (of_input(input / run), power(linked.from, input / run)))
+            .unzip();
+        let scaled = read.iter().zip(&by).map(|(read, by)| read / (by * by));
+        let peak = scaled.fold(0.0_f64, f64::max);
+        let mut sums = weight.by_output(&read, &by, count);
+        for (output, sums) in sums.iter_mut().enumerate() {
             let divided = power(linked.to, output);
-            let signal = signal / (divided * divided);
+            sums.energy /= divided * divided;
+            sums.largest /= divided;
+        }
+        let step_of_input = PEAK_IN_SIGMAS * peak.sqrt() / STEPS;
+        let largest = sums.iter().fold(0.0_f64, |most, sums| most.max(sums.largest));
+        let mut noise = 0.0;
+        for (output, sums) in sums.iter().enumerate() {
+            let step = if per_tensor { largest } else { sums.largest } / STEPS;
+            let divided = power(linked.to, output);
+            let signal = sums.signal / (divided * divided);
             if signal > 0.0 {
-                let sum = step * step * read + step_of_input * step_of_input * energy;
+                let sum = step * step * sums.read + step_of_input * step_of_input * sums.energy;
                 // A channel can only be lost once.
                 noise += (sum / 12.0 / signal).min(1.0);
             }
         }
         let biases = linked.product.biases().unwrap_or_else(|| vec![0.0; count]);
-        let made = sums.iter().zip(&biases).map(|(sums, bias)| sums[0] + bias * bias).collect();
+        let made = sums.iter().zip(&biases).map(|(sums, bias)| sums.signal + bias * bias).collect();
         #[allow(clippy::cast_precision_loss)] // a number of channels
         (made, noise / count as f64)
     }
-}
-
-/// The exponents of the factors with which channels are as large where they are written as where
-/// they are read.
-fn balanced(written: &[f64], read: &[f64], measure: Measure) -> Vec<f64> {
-    let root = if measure == Measure::Largest { 0.5 } else { 0.25 };
-    let mut new: Vec<f64> = written
-        .iter()
-        .zip(read)
-        .map(|(written, read)| {
-            let used = *written > 0.0 && *read > 0.0;
-            if used { root * (written / read).log2() } else { f64::NAN }
-        })
-        .collect();
-    // A factor for all channels alike changes no error.
-    let mut live: Vec<f64> = new.iter().copied().filter(|log| log.is_finite()).collect();
-    live.sort_unstable_by(f64::total_cmp);
-    let middle = live.get(live.len() / 2).copied().unwrap_or(0.0);
-    for log in &mut new {
-        let moved = (*log - middle).clamp(-LARGEST_EXPONENT, LARGEST_EXPONENT);
-        *log = if moved.is_finite() { moved } else { 0.0 };
-    }
-    new
 }
 
 /// The factors as powers of two; `None` if all are what rounding leaves.

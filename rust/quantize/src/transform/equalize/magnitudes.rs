@@ -6,7 +6,7 @@ use quantize_rs_onnx::DataType;
 use crate::transform::floats::floats;
 use crate::transform::fold_batch_norm::product::Product;
 
-/// The number of sums of a row that are kept apart, so that they are computed at once.
+/// The number of sums of a row that are computed at once.
 const LANES: usize = 8;
 
 /// The largest magnitude and the energy for each pair of channels that a weight connects.
@@ -45,30 +45,52 @@ impl Magnitudes {
         Some(Magnitudes { source, row: weight.shape[1].max(1), place, each: each as f64 })
     }
 
-    /// The largest magnitude and the energy by input channel and by output channel.
-    pub(super) fn sides(&self, inputs: usize, outputs: usize) -> Sides {
-        let zeros = |count: usize| Side { largest: vec![0.0; count], energy: vec![0.0; count] };
-        let mut sides = Sides { inputs: zeros(inputs), outputs: zeros(outputs) };
+    /// What each output channel reads, if the weights of each input channel are multiplied by `by`.
+    /// `read` has the mean square of each input channel before.
+    #[allow(clippy::cast_possible_truncation)] // magnitudes
+    pub(super) fn by_output(&self, read: &[f64], by: &[f64], outputs: usize) -> Vec<OfOutput> {
+        let scaled: Vec<f64> =
+            read.iter().zip(by).map(|(read, by)| self.each * read / (by * by)).collect();
+        let mut sums = vec![OfOutput::default(); outputs];
         let Source::Elements(data) = &self.source else {
             self.each_pair(|input, output, largest, energy| {
-                sides.inputs.add(input, largest, energy);
-                sides.outputs.add(output, largest, energy);
+                sums[output].add(OfOutput {
+                    signal: energy * read[input],
+                    read: scaled[input],
+                    energy: energy * by[input].powi(2),
+                    largest: largest * by[input],
+                });
             });
-            return sides;
+            return sums;
         };
+        let [reads, by] = [read, by].map(|all| all.iter().map(|x| *x as f32).collect::<Vec<_>>());
+        let mut columns = [vec![0.0_f32; outputs], vec![0.0; outputs], vec![0.0; outputs]];
+        let mut read_by_columns = vec![0.0_f64; outputs];
         for (at, row) in data.as_chunks::<4>().0.chunks(self.row).enumerate() {
             let first = (self.place)(at * self.row);
             let last = (self.place)(at * self.row + row.len() - 1);
             // A row has the elements of one channel on one side, and of adjacent ones on the other.
             if first.1 == last.1 {
-                let (largest, energy) = sides.inputs.add_row(first.0, row);
-                sides.outputs.add(first.1, largest, energy);
+                let inputs = first.0..first.0 + row.len();
+                let [signal, energy, largest] =
+                    of_row(row, &reads[inputs.clone()], &by[inputs.clone()]);
+                let read = scaled[inputs].iter().sum::<f64>();
+                sums[first.1].add(OfOutput { signal, read, energy, largest });
             } else {
-                let (largest, energy) = sides.outputs.add_row(first.1, row);
-                sides.inputs.add(first.0, largest, energy);
+                let written = first.1..first.1 + row.len();
+                let columns = columns.each_mut().map(|column| &mut column[written.clone()]);
+                to_columns(row, reads[first.0], by[first.0], columns);
+                let read = scaled[first.0];
+                read_by_columns[written].iter_mut().for_each(|sum| *sum += read);
             }
         }
-        sides
+        let [signal, energy, largest] = columns;
+        for (at, sum) in sums.iter_mut().enumerate() {
+            let [signal, energy, largest] =
+                [&signal, &energy, &largest].map(|column| f64::from(column[at]));
+            sum.add(OfOutput { signal, read: read_by_columns[at], energy, largest });
+        }
+        sums
     }
 
     /// Calls a function with the input channel, the output channel, the largest magnitude and the
@@ -94,45 +116,70 @@ impl Magnitudes {
     }
 }
 
-/// The magnitudes of a weight by the channels on both sides.
-pub(super) struct Sides {
-    pub(super) inputs: Side,
-    pub(super) outputs: Side,
+/// What an output channel reads.
+#[derive(Clone, Copy, Default)]
+pub(super) struct OfOutput {
+    /// The energy of its weights times the mean squares that they read, before any scaling.
+    pub(super) signal: f64,
+    /// The sum of the mean squares that its weights read, scaled.
+    pub(super) read: f64,
+    /// The energy of its scaled weights.
+    pub(super) energy: f64,
+    /// The largest magnitude of its scaled weights.
+    pub(super) largest: f64,
 }
 
-/// The magnitudes of a weight by channel.
-pub(super) struct Side {
-    pub(super) largest: Vec<f32>,
-    pub(super) energy: Vec<f32>,
-}
-
-impl Side {
-    #[allow(clippy::cast_possible_truncation)] // magnitudes
-    fn add(&mut self, channel: usize, largest: f64, energy: f64) {
-        self.largest[channel] = self.largest[channel].max(largest as f32);
-        self.energy[channel] += energy as f32;
+impl OfOutput {
+    fn add(&mut self, other: OfOutput) {
+        self.signal += other.signal;
+        self.read += other.read;
+        self.energy += other.energy;
+        self.largest = self.largest.max(other.largest);
     }
+}
 
-    /// Adds one element to each of the channels from `first` on; returns the largest magnitude and
-    /// the energy of all elements.
-    fn add_row(&mut self, first: usize, row: &[[u8; 4]]) -> (f64, f64) {
-        let (mut most, mut sums) = ([0.0_f32; LANES], [0.0_f32; LANES]);
-        let channels = first..first + row.len();
-        let largest = self.largest[channels.clone()].chunks_mut(LANES);
-        let energy = self.energy[channels].chunks_mut(LANES);
-        for ((row, largest), energy) in row.chunks(LANES).zip(largest).zip(energy) {
-            let lanes = most.iter_mut().zip(&mut sums);
-            let channels = largest.iter_mut().zip(energy);
-            for ((bytes, (largest, energy)), (most, sum)) in row.iter().zip(channels).zip(lanes) {
-                let value = f32::from_le_bytes(*bytes).abs();
-                let square = value * value;
-                *largest = largest.max(value);
-                *energy += square;
-                *most = most.max(value);
-                *sum += square;
-            }
+/// The signal, the energy and the largest magnitude of a row, whose elements read `reads` and are
+/// multiplied by `by`.
+fn of_row(row: &[[u8; 4]], reads: &[f32], by: &[f32]) -> [f64; 3] {
+    let [mut signal, mut energy, mut largest] = [[0.0_f32; LANES]; 3];
+    let mut add = |row: &[[u8; 4]; LANES], reads: &[f32; LANES], by: &[f32; LANES]| {
+        for lane in 0..LANES {
+            let value = f32::from_le_bytes(row[lane]).abs();
+            let scaled = value * by[lane];
+            signal[lane] += value * value * reads[lane];
+            energy[lane] += scaled * scaled;
+            largest[lane] = greater(largest[lane], scaled);
         }
-        let largest = most.iter().fold(0.0_f32, |largest, one| largest.max(*one));
-        (f64::from(largest), sums.iter().map(|sum| f64::from(*sum)).sum())
+    };
+    let (rows, row) = row.as_chunks::<LANES>();
+    let (all_reads, reads) = reads.as_chunks::<LANES>();
+    let (all_by, by) = by.as_chunks::<LANES>();
+    for ((row, reads), by) in rows.iter().zip(all_reads).zip(all_by) {
+        add(row, reads, by);
     }
+    let (mut last, mut last_reads, mut last_by) = ([[0; 4]; LANES], [0.0; LANES], [0.0; LANES]);
+    last[..row.len()].copy_from_slice(row);
+    last_reads[..row.len()].copy_from_slice(reads);
+    last_by[..row.len()].copy_from_slice(by);
+    add(&last, &last_reads, &last_by);
+    let sum = |lanes: [f32; LANES]| lanes.iter().map(|lane| f64::from(*lane)).sum();
+    [sum(signal), sum(energy), f64::from(largest.into_iter().fold(0.0, greater))]
+}
+
+/// Adds a row, whose elements all read `read` and are multiplied by `by`, to the signal, the energy
+/// and the largest magnitude of each column.
+fn to_columns(row: &[[u8; 4]], read: f32, by: f32, [signal, energy, largest]: [&mut [f32]; 3]) {
+    let sums = signal.iter_mut().zip(energy).zip(largest);
+    for (bytes, ((signal, energy), largest)) in row.iter().zip(sums) {
+        let value = f32::from_le_bytes(*bytes).abs();
+        let scaled = value * by;
+        *signal += value * value * read;
+        *energy += scaled * scaled;
+        *largest = greater(*largest, scaled);
+    }
+}
+
+/// The greater number, as one instruction.
+fn greater(one: f32, other: f32) -> f32 {
+    if other > one { other } else { one }
 }
