@@ -116,8 +116,9 @@ class Model:
               ``"nearest"``.
             - `weight_algorithm`: How the integers of weights are chosen where samples are given:
               `auto` and `descent` try all algorithms on each weight and keep the one whose output
-              error is the smallest on samples that were held back. One of ``"auto"``,
-              ``"nearest"``, ``"scales"``, ``"gptq"``, ``"descent"``.
+              error is the smallest on samples that were held back; `auto` leaves 8-bit matrices
+              beside quantized activations to `nearest`. One of ``"auto"``, ``"nearest"``,
+              ``"scales"``, ``"gptq"``, ``"descent"``.
             - `rounding_effort`: How long rounding with the help of samples may take. One of
               ``"fast"``, ``"balanced"``, ``"best"``. Also called `effort`.
             - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.

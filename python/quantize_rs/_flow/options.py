@@ -183,9 +183,10 @@ class QuantizeOptions:
     weight_algorithm : str
         How the integers of weights are chosen where samples are given: `auto` and `descent` try all
         algorithms on each weight and keep the one whose output error is the smallest on samples
-        that were held back. The samples are run once; the time that rounding takes grows with the
-        size of the largest layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``,
-        ``"scales"``, ``"gptq"``, ``"descent"``. Default: auto.
+        that were held back; `auto` leaves 8-bit matrices beside quantized activations to `nearest`.
+        The samples are run once; the time that rounding takes grows with the size of the largest
+        layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``, ``"scales"``,
+        ``"gptq"``, ``"descent"``. Default: auto.
     rounding_effort : str
         How long rounding with the help of samples may take. The samples are run once with each;
         `fast` costs little more, `balanced` about as much again, and `best` several times that. One

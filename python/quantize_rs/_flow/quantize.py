@@ -104,8 +104,9 @@ def quantize(
           ``"nearest"``.
         - `weight_algorithm`: How the integers of weights are chosen where samples are given: `auto`
           and `descent` try all algorithms on each weight and keep the one whose output error is the
-          smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
-          ``"gptq"``, ``"descent"``.
+          smallest on samples that were held back; `auto` leaves 8-bit matrices beside quantized
+          activations to `nearest`. One of ``"auto"``, ``"nearest"``, ``"scales"``, ``"gptq"``,
+          ``"descent"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
 
@@ -324,8 +325,9 @@ def quantize_with_calibration(
           ``"nearest"``.
         - `weight_algorithm`: How the integers of weights are chosen where samples are given: `auto`
           and `descent` try all algorithms on each weight and keep the one whose output error is the
-          smallest on samples that were held back. One of ``"auto"``, ``"nearest"``, ``"scales"``,
-          ``"gptq"``, ``"descent"``.
+          smallest on samples that were held back; `auto` leaves 8-bit matrices beside quantized
+          activations to `nearest`. One of ``"auto"``, ``"nearest"``, ``"scales"``, ``"gptq"``,
+          ``"descent"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
 

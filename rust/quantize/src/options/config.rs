@@ -222,8 +222,9 @@ options! {
 
     /// How the integers of weights are chosen where samples are given: `auto` and `descent` try all
     /// algorithms on each weight and keep the one whose output error is the smallest on samples
-    /// that were held back. The samples are run once; the time that rounding takes grows with the
-    /// size of the largest layers. `nearest` ignores the samples.
+    /// that were held back; `auto` leaves 8-bit matrices beside quantized activations to `nearest`.
+    /// The samples are run once; the time that rounding takes grows with the size of the largest
+    /// layers. `nearest` ignores the samples.
     option weight_algorithm: WeightAlgorithm = WeightAlgorithm::Auto => {
         default_text: Some("auto"),
         example: "weight_algorithm=\"nearest\"",
@@ -510,6 +511,14 @@ impl Config {
         } else {
             last
         }
+    }
+
+    /// Whether a weight of this type is rounded with the help of samples. Beside quantized
+    /// activations, matrices of 8 bits are not by default: their own error is a small part of the
+    /// whole, and samples describe inputs that have not been quantized and clipped.
+    pub(crate) fn rounds_type(&self, qtype: QType, convolves: bool) -> bool {
+        let fine = self.activations.is_some() && qtype.bits() >= 8 && !convolves;
+        !(fine && self.weight_algorithm == WeightAlgorithm::Auto)
     }
 
     /// Which of the two integers around it a weight becomes. Matrices gain little, much of what

@@ -142,6 +142,10 @@ impl Layers {
         let mut known: HashMap<String, Vec<usize>> = HashMap::new();
         for (value, how) in plan.quantized().filter(|(_, how)| is_rounded(how)) {
             let Some(constant) = constants.get(value.name.as_str()) else { continue };
+            let convolves = constant.multipliers(graph).any(convolves);
+            if !plan.config.rounds_type(how.spec.qtype, convolves) {
+                continue;
+            }
             let Some((map, inputs)) =
                 meets(graph, constant, (how.format, plan.config.rounding_effort))
             else {
@@ -196,6 +200,10 @@ fn is_rounded(how: &ValuePlan) -> bool {
         && !qtype.is_float()
         && qtype.bits() <= 8
         && matches!(how.spec.scales, Scales::Float)
+}
+
+fn convolves(node: &NodeProto) -> bool {
+    node.is_onnx() && matches!(&*node.op_type, "Conv" | "ConvTranspose")
 }
 
 /// The output format of a weight, and how long its rounding may take.
