@@ -8,7 +8,7 @@ from tools import ORT, OURS, UPSTREAM
 
 SYMMETRIC = {"per_channel": True, "symmetric": True}
 
-OURS_INT8 = Job("quantize_rs int8", OURS, "quantize", "weights", SYMMETRIC)
+OURS_INT8 = Job("quantize_rs int8", OURS, "quantize", "weights")
 OURS_INT8_CORRECTED = Job(
     "quantize_rs int8, biases corrected", OURS, "correct", "weights", SYMMETRIC
 )
