@@ -6,6 +6,7 @@ mod installed;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use quantize_rs::{
     CalibrationError, CompareOptions, Comparison, Config, Control, Engine, InputSpec, Method,
@@ -31,19 +32,21 @@ fn some(count: usize, model: &Model) -> Box<dyn Samples + Send> {
 /// An engine, if one is installed.
 fn engine() -> Option<Counting> {
     let runtime = OnnxRuntime::open(&installed::library()?).unwrap();
-    Some(Counting { runtime, nodes: AtomicUsize::new(0) })
+    Some(Counting { runtime, nodes: AtomicUsize::new(0), slow: AtomicBool::new(false) })
 }
 
 /// Counts how often each node of each model runs.
 struct Counting {
     runtime: OnnxRuntime,
     nodes: AtomicUsize,
+    /// Whether a run takes longer than it takes to notice that it is cancelled.
+    slow: AtomicBool,
 }
 
 struct CountingRunner<'a> {
     runner: Box<dyn Session>,
     nodes: usize,
-    all: &'a AtomicUsize,
+    engine: &'a Counting,
 }
 
 impl Engine for &'static Counting {
@@ -59,7 +62,7 @@ impl Engine for &'static Counting {
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let runner = self.runtime.prepare(model, taps, sample)?;
         let nodes = model.graph().node.len();
-        Ok(Box::new(CountingRunner { runner, nodes, all: &self.nodes }))
+        Ok(Box::new(CountingRunner { runner, nodes, engine: self }))
     }
 }
 
@@ -70,7 +73,10 @@ impl Session for CountingRunner<'static> {
         sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        self.all.fetch_add(self.nodes, Ordering::Relaxed);
+        self.engine.nodes.fetch_add(self.nodes, Ordering::Relaxed);
+        if self.engine.slow.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(150));
+        }
         self.runner.run(sample, sink, cancelled)
     }
 
@@ -283,7 +289,9 @@ fn interrupted_work_resumes() {
     let mut until = |progress: quantize_rs::Progress| progress.done < 16 * 2;
     let control = Control { threads: 1, progress: &mut until };
     let samples = &mut *some(16, &subject.0);
+    engine.slow.store(true, Ordering::Relaxed);
     let outcome = sensitivity(&subject.0, &subject.1, None, &engine, samples, &options, control);
+    engine.slow.store(false, Ordering::Relaxed);
     assert!(matches!(outcome.unwrap_err().kind(), QuantizeErrorKind::Calibration(_)));
     let kept = std::fs::read_to_string(options.resume.as_ref().unwrap()).unwrap();
     assert!(kept.contains("sqnr_db"));
