@@ -48,7 +48,7 @@ pub(super) fn keep(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome 
         .map(|(constant, plan)| Weight { constant, plan, elements: elements(constant) })
         .collect();
     let known: usize = quantized.iter().map(|weight| weight.elements).sum();
-    let all = known + stored_in_integers(graph);
+    let all = known.saturating_add(stored_in_integers(graph));
     let mut unnamed: Vec<Weight<'_, '_>> = quantized
         .iter()
         .filter(|Weight { constant, .. }| {
@@ -139,11 +139,9 @@ fn stored_in_integers(graph: &Graph<'_>) -> usize {
     let dequantized = (0..graph.nodes.len())
         .filter(|index| graph.nodes[*index].op_type == "DequantizeLinear")
         .filter_map(|index| graph.constant(graph.input(index, 0)?));
-    dequantized
-        .map(|proto| {
-            proto.dims.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product::<usize>()
-        })
-        .sum()
+    let length = |dim: &i64| usize::try_from(*dim).unwrap_or(0);
+    let count = |dims: &[i64]| dims.iter().map(length).fold(1, usize::saturating_mul);
+    dequantized.map(|proto| count(&proto.dims)).fold(0, usize::saturating_add)
 }
 
 fn is_coarse(plan: &ValuePlan) -> bool {
