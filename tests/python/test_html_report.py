@@ -276,12 +276,12 @@ def test_every_page_begins_with_an_evaluation_and_where_it_comes_from(
         assert re.search(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", page.text)
         assert [page.texts.count(db) > 0 for db in ("10", "20", "30")] == [True] * 3
     assert "q.onnx" in Page(compared.html()).text
-    assert report.assessment.sentence.startswith("3.65 times smaller (226.81 kB to 62.17 kB)")
+    assert report.assessment.sentence.startswith("3.66 times smaller (226.81 kB to 62.05 kB)")
     assert (report.assessment.grade, repr(report)[:14]) == ("good", "<Report: good,")
     assert report.origin.samples == str(images)
     assert compared.origin.models == (str(digits), "q.onnx")
     first, second = str(report).splitlines()[:2]
-    assert first.startswith("good: 3.65 times smaller")
+    assert first.startswith("good: 3.66 times smaller")
     assert second.startswith("next: measure accuracy and speed")
 
 

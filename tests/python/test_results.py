@@ -71,9 +71,14 @@ def test_rows_say_what_is_in_the_file(report: Report) -> None:
         assert value.sqnr_db is not None
         assert value.sqnr_db > 35
         assert value.max_abs_error is not None
-        assert value.rounded_by in {"nearest", "scales", "gptq", "descent"}
-        assert value.rounding_gain_db is not None
-        assert value.rounding_gain_db >= 0
+        if value.name.startswith(
+            "fc"
+        ):  # beside quantized activations, matrices are left to nearest
+            assert value.rounded_by is None
+        else:
+            assert value.rounded_by in {"nearest", "scales", "gptq", "descent"}
+            assert value.rounding_gain_db is not None
+            assert value.rounding_gain_db >= 0
         # An integer that makes good the errors of others is not the nearest, but on its side.
         assert value.max_abs_error < scale.max() * 127
         assert not any(points.any() for points in zero)  # symmetric: no zero points, or only zeros

@@ -163,7 +163,7 @@ pub(crate) fn encode_cached(
 }
 
 /// Computes the scale and zero point of each activation.
-pub(crate) fn activations(
+fn activations(
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<BTreeMap<String, Params>, QuantizeError> {

@@ -18,8 +18,6 @@ pub(super) struct Evidence<'a> {
     pub(super) held: &'a [Held],
     /// Whether there are rows that were held back.
     pub(super) held_back: bool,
-    /// The variance of what quantizing adds to each element of a row.
-    pub(super) noise: f64,
 }
 
 impl Evidence<'_> {
@@ -31,11 +29,8 @@ impl Evidence<'_> {
         }
         let groups = self.parts.chunks(self.spans).zip(errors.chunks(self.spans)).zip(self.held);
         let each = groups.map(|((parts, errors), held)| {
-            let depth: usize = parts.iter().map(|part| part.depth).sum();
-            let errors = whole_columns(parts, errors);
-            let squares: f64 = errors.iter().map(|error| f64::from(*error).powi(2)).sum();
-            let rows = (held.rows.len() / depth.max(1)) as f64;
-            output_error(&errors, depth, &held.rows) + rows * self.noise * squares
+            let depth = parts.iter().map(|part| part.depth).sum();
+            output_error(&whole_columns(parts, errors), depth, &held.rows)
         });
         each.sum()
     }

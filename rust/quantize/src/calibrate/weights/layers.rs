@@ -142,8 +142,8 @@ impl Layers {
         let mut known: HashMap<String, Vec<usize>> = HashMap::new();
         for (value, how) in plan.quantized().filter(|(_, how)| is_rounded(how)) {
             let Some(constant) = constants.get(value.name.as_str()) else { continue };
-            let convolves = constant.multipliers(graph).any(convolves);
-            if !plan.config.rounds_type(how.spec.qtype, convolves) {
+            let is_matrix = constant.multipliers(graph).all(multiplies_matrices);
+            if !plan.config.rounds_type(how.spec.qtype, is_matrix) {
                 continue;
             }
             let Some((map, inputs)) =
@@ -202,8 +202,8 @@ fn is_rounded(how: &ValuePlan) -> bool {
         && matches!(how.spec.scales, Scales::Float)
 }
 
-fn convolves(node: &NodeProto) -> bool {
-    node.is_onnx() && matches!(&*node.op_type, "Conv" | "ConvTranspose")
+fn multiplies_matrices(node: &NodeProto) -> bool {
+    node.is_onnx() && matches!(&*node.op_type, "MatMul" | "Gemm")
 }
 
 /// The output format of a weight, and how long its rounding may take.

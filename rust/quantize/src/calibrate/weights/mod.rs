@@ -20,7 +20,7 @@ use quantize_rs_math::{Algorithm, Layout, Rounded, ScaleBounds, WeightColumns, r
 use quantize_rs_onnx::{DataType, Model};
 use rayon::prelude::*;
 
-use crate::encode::{self, WeightTask, bias, scale_type};
+use crate::encode::{WeightTask, bias, scale_type};
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::plan::Plan;
@@ -70,12 +70,6 @@ pub(crate) fn round(
         .into_iter()
         .map(|constant| (after.values[constant.anchor].name, constant))
         .collect();
-    let activations = encode::activations(&resolved.plan, resolved.ranges.as_ref())?;
-    // Rounding to steps adds noise with the variance step² / 12.
-    let noise_of = |input: &usize| {
-        let params = activations.get(&layers.inputs[*input].value);
-        params.map_or(0.0, |params| f64::from(params.scale).powi(2) / 12.0)
-    };
     let floors = bias::weight_floors(&after, &resolved.plan, resolved.ranges.as_ref())?;
     let planned: HashMap<&str, _> =
         resolved.plan.quantized().map(|(value, how)| (&*value.name, (&value.name, how))).collect();
@@ -100,9 +94,7 @@ pub(crate) fn round(
             let inputs: Vec<&InputMoments> =
                 weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
             let spans = layers.inputs[weight.inputs[0]].spans().collect();
-            let all: f64 = weight.inputs.iter().map(noise_of).sum();
-            let noise = all / weight.inputs.len() as f64;
-            let one = Layer { task: &task, map: weight.map, spans, inputs, factors, noise };
+            let one = Layer { task: &task, map: weight.map, spans, inputs, factors };
             let rounded = control.on_thread(ranges.samples, |stop| one.round(stop))??;
             if let Some(rounded) = rounded {
                 found.insert(weight.name.clone(), rounded);
@@ -168,8 +160,6 @@ struct Layer<'a> {
     inputs: Vec<&'a InputMoments>,
     /// The factor of each input element; its moments are divided by it.
     factors: Vec<f32>,
-    /// The variance of what quantizing adds to each input element.
-    noise: f64,
 }
 
 impl Layer<'_> {
@@ -196,8 +186,7 @@ impl Layer<'_> {
         let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
         let held_back = held.iter().any(|held| !held.rows.is_empty());
         let spans = self.spans.len();
-        let noise = self.noise;
-        let evidence = evidence::Evidence { parts: &parts, spans, held: &held, held_back, noise };
+        let evidence = evidence::Evidence { parts: &parts, spans, held: &held, held_back };
         let (best, errors) = smallest(&evidence, &nearest, &all);
         let algorithm = best.map_or(Algorithm::Nearest, |best| best.algorithm);
         let evidence = RoundingEvidence { algorithm, errors, held_back };
@@ -252,7 +241,6 @@ impl Layer<'_> {
             for ((row, column), moment) in moments.indexed_iter_mut() {
                 *moment /= rows * self.factor(span.start + row) * self.factor(span.start + column);
             }
-            moments.diag_mut().iter_mut().for_each(|moment| *moment += self.noise);
             Some(WeightColumns { depth, values, block, groups: scales, moments })
         };
         let each: Vec<(usize, usize)> = (0..groups)
