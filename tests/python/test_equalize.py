@@ -183,3 +183,27 @@ def test_what_is_read_elsewhere_is_left_alone() -> None:
     assert done.model is not None
     scaled = {name for node in onnx.load_from_string(done.model).graph.node for name in node.output}
     assert {"c", "h"} <= scaled
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "groups"),
+    [("Conv", (7, 3, 1, 1), 2), ("ConvTranspose", (6, 3, 1, 1), 4), ("Conv", (6, 3, 1, 1), 0)],
+)
+def test_groups_that_do_not_divide_the_channels_are_left_alone(
+    op_type: str, shape: tuple[int, ...], groups: int
+) -> None:
+    """No runtime runs such a model, and none of its channels can be told."""
+    rng = np.random.default_rng(0)
+    scales = np.exp2(np.arange(-6, 6, 2))[:, None, None, None]
+    model = built(
+        [
+            node("Conv", "x w1", "c"),
+            node("Relu", "c", "r"),
+            node(op_type, "r w2", "y", group=groups),
+        ],
+        {"w1": rng.normal(size=(6, 6, 1, 1)) * scales, "w2": rng.normal(size=shape)},
+        ("n", 6, 4, 4),
+    )
+    for per_channel in (True, False):
+        report = quantize_rs.quantize(model, None, per_channel=per_channel, check="none")
+        assert not is_equalized(report)

@@ -248,3 +248,11 @@ def test_synthetic_inputs_have_the_units_that_the_model_expects(model: bytes) ->
     assert found is not None
     assert found.sqnr_db is not None
     assert 30 < found.sqnr_db < 70
+
+
+def test_an_input_without_elements_has_no_units() -> None:
+    model = onnx.load_from_string(
+        in_units(helper.make_node("Sub", ["x", "mean"], ["v"]), mean=np.zeros(0))
+    )
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 0
+    assert quantize_rs.quantize(model.SerializeToString(), None).output_check is not None

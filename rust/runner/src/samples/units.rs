@@ -138,6 +138,9 @@ fn along_one_axis(
 ) -> Option<(usize, Vec<f64>)> {
     let tensor = graph.model.tensor(graph.constant(constant)?).ok()?;
     let elements = tensor.to_f32()?.iter().map(|x| f64::from(*x)).collect::<Vec<_>>();
+    if elements.is_empty() {
+        return None;
+    }
     let dims = &tensor.shape;
     let long: Vec<usize> = (0..dims.len()).filter(|axis| dims[*axis] != 1).collect();
     match long.as_slice() {

@@ -183,3 +183,46 @@ fn to_columns(row: &[[u8; 4]], read: f32, by: f32, [signal, energy, largest]: [&
 fn greater(one: f32, other: f32) -> f32 {
     if other > one { other } else { one }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Elements are added up by rows, and pairs one by one.
+    #[test]
+    fn elements_add_up_to_what_pairs_do() {
+        type Place = fn(usize) -> (usize, usize);
+        // By output, by input, and by output in two groups, of 6 rows of 13.
+        let places: [(Place, usize, usize); 3] = [
+            (|at| (at % 13, at / 13), 13, 6),
+            (|at| (at / 13, at % 13), 6, 13),
+            (|at| (at / 39 * 13 + at % 13, at / 13), 26, 6),
+        ];
+        let values: Vec<f32> = (0_u16..78).map(|at| f32::from(at * 37 % 79) / 16.0 - 2.0).collect();
+        let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let pairs = values.iter().map(|value| [value.abs(), value * value]).collect();
+        let sources = [Source::Elements(Bytes::from(data)), Source::Pairs(pairs)];
+        let [elements, pairs] = sources.map(|source| {
+            let found = places.iter().map(|(place, inputs, outputs)| {
+                let numbers =
+                    |step: f64| (0_u32..).take(*inputs).map(move |at| f64::from(at) * step);
+                let read: Vec<f64> = numbers(0.5).map(|read| read + 1.0).collect();
+                let by: Vec<f64> = numbers(0.25).map(f64::exp2).collect();
+                let place = Box::new(*place);
+                let source = match &source {
+                    Source::Elements(data) => Source::Elements(data.clone()),
+                    Source::Pairs(pairs) => Source::Pairs(pairs.clone()),
+                };
+                Magnitudes { source, row: 13, place, each: 1.0 }.by_output(&read, &by, *outputs)
+            });
+            found.flatten().collect::<Vec<_>>()
+        });
+        assert_eq!(elements.len(), 6 + 13 + 6);
+        for (one, other) in elements.iter().zip(&pairs) {
+            let numbers = |it: &OfOutput| [it.signal, it.read, it.energy, it.largest];
+            for (one, other) in numbers(one).into_iter().zip(numbers(other)) {
+                assert!(other > 0.0 && (one - other).abs() < 1e-5 * other, "{one} {other}");
+            }
+        }
+    }
+}

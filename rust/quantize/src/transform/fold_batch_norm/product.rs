@@ -56,7 +56,11 @@ impl<'m> Product<'m> {
         let weight_value = graph.input(index, 1)?;
         let weight = fixed(graph, weight_value)?;
         let rank = weight.shape.len();
+        // A weight whose channels are not the same number in each group is no valid convolution.
         let groups = usize::try_from(node.int("group", 1)).ok();
+        let groups = groups.filter(|groups| {
+            *groups > 0 && weight.shape.first().is_some_and(|first| first.is_multiple_of(*groups))
+        });
         let kind = match node.op_type.as_str() {
             "Conv" if rank >= 3 => Kind::Conv(groups?),
             "ConvTranspose" if rank >= 3 => Kind::ConvTranspose(groups?),
