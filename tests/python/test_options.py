@@ -380,7 +380,16 @@ def test_a_number_of_another_type_or_out_of_range_is_refused(value: Any, expecte
         quantize_rs.open(DIGITS).plan(activations="uint8", min_range=value)
 
 
-def test_an_option_of_plans_is_not_suggested_instead_of_itself(digits: Path) -> None:
-    with pytest.raises(OptionError, match=r"include is an option of a plan: pass a plan") as raised:
+def test_an_option_of_another_verb_is_not_suggested_instead_of_itself(digits: Path) -> None:
+    expected = r"^include has no effect here; it is an option of `quantize` and `quantize_with_cal"
+    with pytest.raises(OptionError, match=expected) as raised:
         quantize_rs.sensitivity(digits, include=["*"])  # type: ignore[call-arg]
     assert "did you mean" not in str(raised.value)
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "openvino"])
+def test_a_target_that_needs_zero_point_0_refuses_others(digits: Path, target: str) -> None:
+    with pytest.raises(OptionError, match=f"{target} takes only weights with zero point 0"):
+        quantize_rs.open(digits).plan(target=target, activations="int8", symmetric=False)
+    plan = quantize_rs.open(digits).plan(target=target, activations="int8")
+    assert all(value.symmetric for value in plan if value.role == "weight")

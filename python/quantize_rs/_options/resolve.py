@@ -107,7 +107,7 @@ def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, .
     for called, value in keywords.items():
         name = names.get(canonical(called))
         if name is None and canonical(called) in OPTIONS:
-            what = f"{called} is an option of a plan: pass a plan with it, `open(model).plan(...)`"
+            what = f"{called} has no effect here; it is an option of {_takers(canonical(called))}"
             raise OptionError(what, option=called)
         if name is None:
             aliases = (alias for alias in ALIASES if canonical(alias) in names)
@@ -128,8 +128,12 @@ def _takes(function: str, row: Row) -> bool:
 
 
 def _elsewhere(function: str, name: str) -> str:
+    return f"{name} has no effect in `{function}`; it is an option of {_takers(name)}"
+
+
+def _takers(name: str) -> str:
     takers = [other for other in _VERBS if _takes(other, OPTIONS[name])]
-    return f"{name} has no effect in `{function}`; it is an option of `{'` and `'.join(takers)}`"
+    return f"`{'` and `'.join(takers)}`"
 
 
 def _flat(options: object | None) -> dict[str, Any]:

@@ -22,8 +22,8 @@ pub(crate) fn add_product(
 }
 
 /// The Cholesky factor `L` of a symmetric matrix, `a = L · Lᵀ`, in the lower triangle of `a`. What
-/// is above the diagonal has no meaning. Returns `None` if `a` is not positive
-/// definite, or once `stop` is set.
+/// is above the diagonal has no meaning. Returns `None` if `a` is not positive definite, or once
+/// `stop` is set.
 ///
 /// Blocked, right-looking: the columns of a step are factored, and their product is subtracted from
 /// the rest (Golub and Van Loan, "Matrix Computations", 4.2.6).

@@ -516,7 +516,7 @@ impl Config {
     /// Whether a weight of this type is rounded with the help of samples. Beside quantized
     /// activations, matrices of 8 bits are not by default: their own error is a small part of the
     /// whole, and samples describe inputs that have not been quantized and clipped.
-    pub(crate) fn rounds_type(&self, qtype: QType, is_matrix: bool) -> bool {
+    pub(crate) fn rounds_weight(&self, qtype: QType, is_matrix: bool) -> bool {
         let fine = self.activations.is_some() && qtype.bits() >= 8 && is_matrix;
         !(fine && self.weight_algorithm == WeightAlgorithm::Auto)
     }

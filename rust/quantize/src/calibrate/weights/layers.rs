@@ -143,7 +143,7 @@ impl Layers {
         for (value, how) in plan.quantized().filter(|(_, how)| is_rounded(how)) {
             let Some(constant) = constants.get(value.name.as_str()) else { continue };
             let is_matrix = constant.multipliers(graph).all(multiplies_matrices);
-            if !plan.config.rounds_type(how.spec.qtype, is_matrix) {
+            if !plan.config.rounds_weight(how.spec.qtype, is_matrix) {
                 continue;
             }
             let Some((map, inputs)) =
