@@ -192,7 +192,7 @@ def test_what_is_read_elsewhere_is_left_alone() -> None:
 def test_groups_that_do_not_divide_the_channels_are_left_alone(
     op_type: str, shape: tuple[int, ...], groups: int
 ) -> None:
-    """No runtime runs such a model, and none of its channels can be told."""
+    """No runtime runs such a model, and its channels cannot be matched."""
     rng = np.random.default_rng(0)
     scales = np.exp2(np.arange(-6, 6, 2))[:, None, None, None]
     model = built(
