@@ -203,3 +203,49 @@ def test_other_formats_refuse_the_option() -> None:
         with pytest.raises(errors.OptionError, match=expected) as refused:
             quantized(model, output_format=name, **({"bits": 4} if name != "qdq" else {}))
         assert refused.value.option == "dynamic_lstm"
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["constants outside", "constants inside"])
+def test_lstms_of_branches_multiply_integers_too(*, inside: bool) -> None:
+    gates = 4 * HIDDEN
+    shapes = {"w": (1, gates, INPUT), "r": (1, gates, HIDDEN), "b": (1, 2 * gates)}
+
+    def branch(name: str, seed: int) -> tuple[onnx.GraphProto, list[onnx.TensorProto]]:
+        tensors = [
+            numpy_helper.from_array(normal(*shape, seed=seed + index), f"{name}_{key}")
+            for index, (key, shape) in enumerate(shapes.items())
+        ]
+        read, output = ("x", f"{name}_y") if name == "then" else (f"{name}_x", f"{name}_y")
+        nodes = [helper.make_node("Relu", ["x"], [read])] if read != "x" else []
+        names = [tensor.name for tensor in tensors]
+        nodes.append(helper.make_node("LSTM", [read, *names], [output], name, hidden_size=HIDDEN))
+        outputs = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None)]
+        graph = helper.make_graph(nodes, name, [], outputs, tensors if inside else [])
+        return graph, [] if inside else tensors
+
+    (then, outside), (other, more) = branch("then", 0), branch("else", 10)
+    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, INPUT]),
+            helper.make_tensor_value_info("c", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        outside + more,
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    proto = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    model = bytes(proto.SerializeToString())
+    report = quantized(model)
+    assert report.model is not None
+    assert report.warnings == ()
+    (branches,) = onnx.load_from_string(report.model).graph.node
+    kinds = [[node.op_type for node in body.g.node] for body in branches.attribute]
+    assert sorted(kinds) == [["DynamicQuantizeLSTM"], ["Relu", "DynamicQuantizeLSTM"]]
+    assert len(report.model) < 0.3 * len(model)
+    assert quantize_rs.validate(model, report.model)
+    for which in (True, False):
+        feeds = {"x": normal(STEPS, BATCH, INPUT, seed=3, scale=1), "c": np.array(which)}
+        assert decibels(model, report.model, feeds) > 35

@@ -55,8 +55,8 @@ impl FormatWriter for Dynamic {
         let (rows, readers): (Vec<Multiplier<'_>>, Vec<_>) =
             all.partition(|reader| reader.node.op_type == "Gather");
         let Some(first) = readers.first() else { return };
-        if let ("LSTM", Some(index)) = (first.node.op_type.as_str(), first.index) {
-            return self.lstms.weight(writer, id, how, tensor, index);
+        if first.node.op_type == "LSTM" {
+            return self.lstms.weight(writer, id, how, tensor, first);
         }
         let name = writer.graph.values[id].name;
         let (mut integers, mut scale) = (tensor.quantized.clone(), tensor.scale.clone());

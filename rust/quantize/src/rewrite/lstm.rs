@@ -6,30 +6,32 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, Tensor};
+use quantize_rs_onnx::{Edit, NodeProto, Tensor};
 
 use super::dynamic::transposed;
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::uses::Multiplier;
 use crate::plan::{MICROSOFT, ValuePlan};
 
 /// The number of inputs of `LSTM`.
 const INPUTS: usize = 8;
 
-/// Names of the integers, scale and zero point of both weights of each LSTM, by node.
+/// Names of the integers, scale and zero point of both weights of each LSTM, by the address of the
+/// node.
 #[derive(Default)]
-pub(super) struct Lstms(HashMap<usize, [Option<[String; 3]>; 2]>);
+pub(super) struct Lstms(HashMap<*const NodeProto, [Option<[String; 3]>; 2]>);
 
 impl Lstms {
     /// Writes one of the two weights of an LSTM. The second one also replaces the node.
-    pub(super) fn weight(
+    pub(super) fn weight<'m>(
         &mut self,
-        writer: &mut Writer<'_, '_>,
+        writer: &mut Writer<'_, 'm>,
         id: ValueId,
         how: &ValuePlan,
         tensor: &EncodedTensor,
-        node: usize,
+        reader: &Multiplier<'m>,
     ) {
         let name = writer.graph.values[id].name;
         let Some(shape) = writer.graph.shape(id) else { return };
@@ -42,11 +44,10 @@ impl Lstms {
             writer.constant(name, "scale", &reshaped(&tensor.scale)),
             writer.zero_point(&reshaped(&tensor.zero_point)),
         ];
-        writer.take_out_read(id, &[node]);
-        let proto = writer.graph.nodes[node];
-        let input = usize::from(writer.graph.input(node, 1) != Some(id));
-        let both = self.0.entry(node).or_default();
-        both[input] = Some(names);
+        writer.take_out_read(id, reader.index.as_slice());
+        let proto = reader.node;
+        let both = self.0.entry(std::ptr::from_ref(proto)).or_default();
+        both[usize::from(reader.input != 1)] = Some(names);
         let [Some(w), Some(r)] = both.clone() else { return };
         let mut with = proto.clone();
         "DynamicQuantizeLSTM".clone_into(&mut with.op_type);
@@ -57,7 +58,10 @@ impl Lstms {
         with.input[1] = w;
         with.input[2] = r;
         with.input.extend([w_scale, w_zero_point, r_scale, r_zero_point]);
-        writer.edits.push(Edit::ReplaceNode { node, with });
+        match reader.index {
+            Some(node) => writer.edits.push(Edit::ReplaceNode { node, with }),
+            None => writer.replace_inside(reader, |_| with),
+        }
         writer.import(MICROSOFT, 1);
     }
 }

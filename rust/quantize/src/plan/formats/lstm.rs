@@ -1,18 +1,16 @@
 //! LSTMs that quantize their input at run time: `DynamicQuantizeLSTM` of ONNX Runtime.
 
-use std::collections::HashMap;
-
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::{comes_from, is_function};
-use crate::graph::uses::{Constant, Use};
+use crate::Format;
+use crate::graph::uses::{Constant, Multiplier};
 use crate::graph::{Graph, ValueId};
 use crate::plan::accumulator_overflow::overflows;
 use crate::plan::decisions::{Decisions, Outcome};
 use crate::plan::rules::Context;
 use crate::plan::{Consumers, Decision, KeepReason, ValuePlan};
-use crate::{Config, Format};
 
 /// The gates of an LSTM.
 const GATES: usize = 4;
@@ -24,88 +22,118 @@ pub(in crate::plan) fn decide(context: &Context<'_, '_>, decisions: &Decisions) 
     if config.output_format != Format::Dynamic || !config.dynamic_lstm {
         return Outcome::default();
     }
-    let constants: HashMap<ValueId, &Constant<'_>> =
-        context.constants.iter().map(|constant| (constant.anchor, constant)).collect();
-    let has_quantized_weight = |index: &usize| {
-        let node = graph.nodes[*index];
-        let mut weights = [1, 2].into_iter().filter_map(|input| graph.input(*index, input));
-        let is_lstm = node.is_onnx() && node.op_type == "LSTM";
-        is_lstm && weights.any(|weight| decisions.quantized(weight).is_some())
-    };
-    let of_lstm = |index: usize| {
-        let label = graph.nodes[index].label();
-        match of_node(graph, &constants, config, decisions, index) {
-            Ok(plans) => {
-                let plans = plans.into_iter();
-                let weights: Outcome = plans
-                    .map(|(anchor, plan)| Outcome::revise(anchor, Decision::Quantize(plan)))
-                    .collect();
-                match graph.input(index, 0) {
-                    Some(read) => {
-                        weights.and(Outcome::keep(read, KeepReason::AtRunTime { node: label }))
-                    }
-                    None => weights,
+    let lstms = Lstm::all(context, decisions);
+    let of_lstm = |lstm: &Lstm<'_, '_>| match lstm.plans(context, decisions) {
+        Ok(plans) => {
+            let plans = plans.into_iter();
+            let weights: Outcome = plans
+                .map(|(anchor, plan)| Outcome::revise(anchor, Decision::Quantize(plan)))
+                .collect();
+            // A value that a subgraph computes is not part of the plan.
+            match graph.value(&lstm.node.input[0]) {
+                Some(read) => {
+                    let node = lstm.node.label();
+                    weights.and(Outcome::keep(read, KeepReason::AtRunTime { node }))
                 }
+                None => weights,
             }
-            Err(why) => Outcome::warn([format!(
-                "{label} computes in float, its weights alone are quantized: {why}"
-            )]),
         }
+        Err(why) => Outcome::warn([format!(
+            "{} computes in float, its weights alone are quantized: {why}",
+            lstm.node.label()
+        )]),
     };
-    (0..graph.nodes.len()).filter(has_quantized_weight).map(of_lstm).collect()
+    lstms.iter().map(of_lstm).collect()
 }
 
-/// How both weights of an LSTM are quantized, or why they are not.
-fn of_node(
-    graph: &Graph<'_>,
-    constants: &HashMap<ValueId, &Constant<'_>>,
-    config: &Config,
-    decisions: &Decisions,
-    index: usize,
-) -> Result<Vec<(ValueId, ValuePlan)>, String> {
-    let node = graph.nodes[index];
-    can_be(graph, node)?;
-    let mut plans = Vec::new();
-    for (input, name) in [(1, "W"), (2, "R")] {
-        let anchor = graph.input(index, input);
-        let plan = anchor.and_then(|anchor| decisions.quantized(anchor));
-        let (Some(anchor), Some(plan)) = (anchor, plan) else {
-            return Err(format!("{name} stays float"));
-        };
-        let constant = constants.get(&anchor).ok_or_else(|| format!("{name} is not constant"))?;
-        if !matches!(constant.uses[..], [Use::Weight { node, .. }] if node == index)
-            || !matches!(plan.consumers, Consumers::All)
-        {
-            return Err(format!("others read {name} too"));
+/// An LSTM of the main graph or of a subgraph, with at least one quantized weight.
+struct Lstm<'c, 'm> {
+    node: &'m NodeProto,
+    /// W and R, where they are constants.
+    weights: [Option<&'c Constant<'m>>; 2],
+}
+
+impl<'c, 'm> Lstm<'c, 'm> {
+    fn all(context: &Context<'c, 'm>, decisions: &Decisions) -> Vec<Lstm<'c, 'm>> {
+        let Context { graph, constants, .. } = *context;
+        let mut all: Vec<Lstm<'c, 'm>> = Vec::new();
+        for constant in constants {
+            for reader in constant.uses.iter().filter_map(|usage| usage.multiplier(graph)) {
+                let Multiplier { node, input, .. } = reader;
+                let direct = node.input[input] == graph.values[constant.anchor].name;
+                if !(node.is_onnx() && node.op_type == "LSTM" && direct) {
+                    continue;
+                }
+                let Some(place) = input.checked_sub(1).filter(|place| *place < 2) else { continue };
+                let known = all.iter().position(|lstm| std::ptr::eq(lstm.node, node));
+                let index = known.unwrap_or_else(|| {
+                    all.push(Lstm { node, weights: [None; 2] });
+                    all.len() - 1
+                });
+                all[index].weights[place] = Some(constant);
+            }
         }
-        if constant.dtype != Some(DataType::Float) {
-            let dtype = constant.dtype.map_or_else(|| "of no type".to_owned(), |it| it.to_string());
-            return Err(format!("{name} is {dtype}"));
-        }
-        let &[directions, rows, columns] = &constant.shape[..] else {
-            return Err(format!("{name} has {} axes, not 3", constant.shape.len()));
-        };
-        if !matches!(plan.spec.qtype, QType::Int8 | QType::UInt8) {
-            return Err(format!("{name} is {}", plan.spec.qtype));
-        }
-        if comes_from(graph, graph.input(index, 0), anchor) || rows % GATES != 0 {
-            return Err(format!("{name} is no weight of it alone"));
-        }
-        let qtype = plan.spec.qtype;
-        // At least one scale per direction; zero points differ by direction, not by row.
-        let symmetric =
-            config.symmetric == Some(true) || qtype.signed() || config.scales_per_channel();
-        let reduced = qtype == QType::Int8 && config.profile().reduced;
-        let granularity = Granularity::PerAxis { axis: 0 };
-        let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
-        if overflows(columns, &spec) {
-            return Err(format!("its sums over {name} are so long that they may leave int32"));
-        }
-        let matrix = config.scales_per_channel().then_some([directions * rows, columns]);
-        let plan = plan.clone();
-        plans.push((anchor, ValuePlan { spec, matrix, format: Format::Dynamic, ..plan }));
+        all.retain(|lstm| {
+            let mut weights = lstm.weights.iter().flatten();
+            weights.any(|weight| decisions.quantized(weight.anchor).is_some())
+        });
+        all
     }
-    Ok(plans)
+
+    /// How both weights are quantized, or why they are not.
+    fn plans(
+        &self,
+        context: &Context<'_, '_>,
+        decisions: &Decisions,
+    ) -> Result<Vec<(ValueId, ValuePlan)>, String> {
+        let Context { graph, config, .. } = *context;
+        can_be(graph, self.node)?;
+        let mut plans = Vec::new();
+        for (constant, name) in self.weights.iter().zip(["W", "R"]) {
+            let plan = constant.and_then(|constant| decisions.quantized(constant.anchor));
+            let (Some(constant), Some(plan)) = (*constant, plan) else {
+                return Err(format!("{name} stays float"));
+            };
+            let is_this = |reader: Multiplier<'_>| std::ptr::eq(reader.node, self.node);
+            let [only] = &constant.uses[..] else {
+                return Err(format!("others read {name} too"));
+            };
+            if !only.multiplier(graph).is_some_and(is_this)
+                || !matches!(plan.consumers, Consumers::All)
+            {
+                return Err(format!("others read {name} too"));
+            }
+            if constant.dtype != Some(DataType::Float) {
+                let dtype = constant.dtype;
+                let dtype = dtype.map_or_else(|| "of no type".to_owned(), |it| it.to_string());
+                return Err(format!("{name} is {dtype}"));
+            }
+            let &[directions, rows, columns] = &constant.shape[..] else {
+                return Err(format!("{name} has {} axes, not 3", constant.shape.len()));
+            };
+            if !matches!(plan.spec.qtype, QType::Int8 | QType::UInt8) {
+                return Err(format!("{name} is {}", plan.spec.qtype));
+            }
+            let input = graph.value(&self.node.input[0]);
+            if comes_from(graph, input, constant.anchor) || rows % GATES != 0 {
+                return Err(format!("{name} is no weight of it alone"));
+            }
+            let qtype = plan.spec.qtype;
+            // At least one scale per direction; zero points differ by direction, not by row.
+            let symmetric =
+                config.symmetric == Some(true) || qtype.signed() || config.scales_per_channel();
+            let reduced = qtype == QType::Int8 && config.profile().reduced;
+            let granularity = Granularity::PerAxis { axis: 0 };
+            let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
+            if overflows(columns, &spec) {
+                return Err(format!("its sums over {name} are so long that they may leave int32"));
+            }
+            let matrix = config.scales_per_channel().then_some([directions * rows, columns]);
+            let revised = ValuePlan { spec, matrix, format: Format::Dynamic, ..plan.clone() };
+            plans.push((constant.anchor, revised));
+        }
+        Ok(plans)
+    }
 }
 
 /// Whether ONNX Runtime's operator has all that a node needs; else what it lacks.
