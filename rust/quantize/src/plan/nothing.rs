@@ -34,13 +34,17 @@ impl Plan {
         if !weights.is_empty() {
             return listed(&weights);
         }
-        let integers = of(Role::Constant).filter(|(_, why)| is_integer(why));
+        let constants = self.values.iter().filter(|value| value.role == Role::Constant);
+        // Zero points are vectors or single numbers.
+        let matrices = constants.filter(|value| value.shape.as_ref().is_none_or(|it| it.len() > 1));
+        let integers = kept(matrices).filter(|(_, why)| is_integer(why));
         let integers: Vec<(&str, &KeepReason)> = integers.collect();
         if let [(name, why), ..] = integers[..] {
-            return format!(
-                "the model holds integers already, {} constants such as `{name}`, which {why}",
-                integers.len()
-            );
+            let constants = match integers.len() {
+                1 => "one constant".to_owned(),
+                several => format!("{several} constants such as"),
+            };
+            return format!("the model holds integers already: {constants} `{name}`, which {why}");
         }
         let activations = grouped(of(Role::Activation).filter(|_| self.needs_activations()));
         let none = "no operator multiplies by a float constant";
