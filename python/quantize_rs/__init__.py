@@ -62,6 +62,7 @@ from .results import LayerError as LayerError
 from .results import LayerErrors as LayerErrors
 from .results import LayerSensitivity as LayerSensitivity
 from .results import LayerWidth as LayerWidth
+from .results import MeasuredStrategy as MeasuredStrategy
 from .results import MethodComparison as MethodComparison
 from .results import MethodRow as MethodRow
 from .results import MixedPrecision as MixedPrecision

@@ -40,7 +40,7 @@ from ._results.outliers import OutlierChannel, OutlierElement, Outliers, WeightO
 from ._results.pruning import PrunedWeight, Pruning
 from ._results.ranges import Ranges
 from ._results.ranges_diff import RangeDifference, RangesDiff
-from ._results.recommendation import Alternative, Reason, Recommendation
+from ._results.recommendation import Alternative, MeasuredStrategy, Reason, Recommendation
 from ._results.report import Report, Sizes, Timings
 from ._results.rows import PlannedValue, ReportRow
 from ._results.sensitivity import LayerSensitivity, Sensitivity
@@ -64,6 +64,7 @@ __all__ = [
     "LayerSensitivity",
     "LayerWidth",
     "LostChannels",
+    "MeasuredStrategy",
     "MethodComparison",
     "MethodRow",
     "MixedPrecision",

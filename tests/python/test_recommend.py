@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
-from quantize_rs import OptionError, Recommendation, recommend
+from quantize_rs import CalibrationError, OptionError, Recommendation, recommend
 
 KINDS = {
     "conv2d_relu": ("convolutions", "static"),
@@ -74,8 +74,11 @@ def test_each_kind_gets_its_method_and_the_call_works(name: str, tmp_path: Path)
     model, samples = copy(name, tmp_path)
     found = recommend(model)
     assert (found.rule, found.way) == KINDS[name], found
-    given = recommend(model, samples)
+    given = recommend(model, samples, engine="tract")
     assert given.samples == (str(samples) if given.way == "static" else None)
+    if given.way != "nothing":
+        unmeasured = [reason for reason in given.reasons if reason.text.startswith("not measured")]
+        assert (given.measured is None) == bool(unmeasured), given
     report = eval(given.python, {"quantize_rs": quantize_rs})
     assert report.quantized
     works(model, report.output, given)
@@ -86,7 +89,7 @@ def test_each_kind_gets_its_method_and_the_call_works(name: str, tmp_path: Path)
 @pytest.mark.parametrize("name", KINDS)
 def test_alternatives_work_too(name: str, tmp_path: Path) -> None:
     model, samples = copy(name, tmp_path)
-    found = recommend(model, samples)
+    found = recommend(model, samples, engine="tract")
     for other in found.otherwise:
         report = eval(other.python, {"quantize_rs": quantize_rs})
         assert quantize_rs.validate(model, report.output), other
@@ -96,12 +99,11 @@ def test_alternatives_work_too(name: str, tmp_path: Path) -> None:
 
 def test_attention_is_static_where_there_are_samples(tmp_path: Path) -> None:
     model, samples = copy("transformer_block", tmp_path)
-    found = recommend(model, samples)
+    found = recommend(model, samples, engine="tract")
     assert (found.rule, found.way) == ("attention_sampled", "static")
     assert "2 MatMul multiply two activations" in found.reasons[0].text
     assert [other.way for other in found.otherwise] == ["dynamic", "weights", "weights"]
     assert recommend(model, "random").way == "dynamic"
-    assert recommend(model, np.zeros((1, 2), np.float32)).way == "static"
     assert recommend(model, Path("random")).way == "dynamic"
 
 
@@ -197,7 +199,7 @@ def test_samples_in_memory_are_a_variable_of_the_call(tmp_path: Path) -> None:
     model, samples = copy("conv2d_relu", tmp_path)
     with np.load(samples) as found:
         arrays = dict(found)
-    given = recommend(model, arrays)
+    given = recommend(model, arrays, engine="tract")
     assert (given.way, given.samples) == ("static", "data")
     (reason,) = (reason.text for reason in given.reasons if reason.rule == "samples")
     assert "`data` stands for" in reason
@@ -218,7 +220,7 @@ def test_samples_in_memory_are_a_variable_of_the_call(tmp_path: Path) -> None:
 def test_the_reported_size_is_about_that_of_the_file(tmp_path: Path) -> None:
     for name in ("mlp_relu", "lstm", "gather_embedding", "conv_bn_relu"):
         model, samples = copy(name, tmp_path)
-        found = recommend(model, samples)
+        found = recommend(model, samples, engine="tract")
         weights = found.facts["weight_bytes"]
         report = eval(found.python, {"quantize_rs": quantize_rs})
         (said,) = (reason.text for reason in found.reasons if reason.rule == "size")
@@ -329,3 +331,64 @@ def test_a_quantized_model_needs_nothing(digits: Path) -> None:
     assert (found.rule, found.way, found.python) == ("quantized", "nothing", "")
     with pytest.raises(OptionError, match="x87"):
         recommend(digits, target="x87")
+
+
+def one_loud_channel() -> onnx.ModelProto:
+    """A convolution whose input has one channel 10,000 times as loud, which its weights balance."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((16, 16, 3, 3)).astype(np.float32)
+    weight[:, 0] /= 1e4
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+            helper.make_node("Relu", ["c"], ["y"], "relu"),
+        ],
+        "loud",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 16, 12, 12])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 16, 10, 10])],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model: Any = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    return model
+
+
+def test_a_strategy_that_is_measured_poor_yields_to_an_alternative() -> None:
+    rng = np.random.default_rng(1)
+    samples = rng.standard_normal((8, 1, 16, 12, 12)).astype(np.float32)
+    samples[:, :, 0] *= 1e4
+    model = one_loud_channel()
+    assert recommend(model).way == "static"
+    found = recommend(model, list(samples), engine="tract")
+    assert (found.rule, found.way, found.samples) == ("measured", "weights", None), found
+    assert "static was measured and is far from the float model" in found.reasons[0].text
+    assert found.measured is not None
+    assert found.measured.sqnr_db is not None
+    assert found.measured.sqnr_db > 10
+    assert found.measured.speedup is None, "tract computes quantized models in float"
+    assert found.measured.samples == 2, "a quarter is held out"
+    (static,) = (other for other in found.otherwise if other.way == "static")
+    assert static.measured is not None
+    assert static.measured.sqnr_db is not None
+    assert static.measured.sqnr_db < 10
+    assert "measured" in static.when
+    assert "SQNR" in str(found)
+    report = eval(found.python.replace('"model.int8.onnx"', "None"))
+    assert report.quantized
+
+
+def test_onnxruntime_measures_time_and_samples_are_read(tmp_path: Path) -> None:
+    model, samples = copy("conv_and_matmul", tmp_path)
+    found = recommend(model, samples, engine="onnxruntime", limit=5, threads=1)
+    shown = str(found)
+    for measured in (found.measured, *(other.measured for other in found.otherwise)):
+        assert measured is not None
+        assert measured.engine == "onnxruntime"
+        assert f"({measured.samples} sample" in shown
+    assert found.to_dict()["measured"]["bytes_original"] == model.stat().st_size
+    with pytest.raises(CalibrationError, match="x"):
+        recommend(model, np.zeros((1, 2), np.float32))
+    with pytest.raises(CalibrationError, match="no calibration samples"):
+        recommend(model, [])
+    with pytest.raises(OptionError, match="limit"):
+        recommend(model, limit=3)

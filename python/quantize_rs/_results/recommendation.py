@@ -30,6 +30,36 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
+class MeasuredStrategy:
+    """What `recommend` measured of a method on samples.
+
+    Attributes
+    ----------
+    samples : int
+        The number of samples of the error.
+    engine : str
+        The engine that ran them.
+    sqnr_db : float or None
+        The lowest signal-to-quantization-noise ratio of the outputs in dB; None if there is no
+        float output.
+    speedup : float or None
+        The time of the float model divided by that of the result; None if it was not measured.
+    is_slower : bool
+        Whether it takes noticeably longer than the float model.
+    bytes, bytes_original : int
+        The sizes of the result and of the float model.
+    """
+
+    samples: int
+    engine: str
+    sqnr_db: float | None
+    speedup: float | None
+    is_slower: bool
+    bytes: int
+    bytes_original: int
+
+
+@dataclass(frozen=True, slots=True)
 class Alternative:
     """Another method, and when it is the better choice.
 
@@ -53,6 +83,8 @@ class Alternative:
         When to choose it.
     python, command : str
         The call in Python, and the same as a command.
+    measured : MeasuredStrategy or None
+        What was measured of it; None without data, or if it cannot run.
     """
 
     way: str
@@ -65,6 +97,7 @@ class Alternative:
     when: str
     python: str
     command: str
+    measured: MeasuredStrategy | None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -101,6 +134,8 @@ class Recommendation(Result):
         none.
     python, command : str
         The call, and the same as a command; empty if there is nothing to do.
+    measured : MeasuredStrategy or None
+        What was measured of it; None without data, or if a reason says why.
     otherwise : tuple of Alternative
         Other methods, and when they are better.
     model : pathlib.Path or None
@@ -120,6 +155,7 @@ class Recommendation(Result):
     samples: str | None
     python: str
     command: str
+    measured: MeasuredStrategy | None
     otherwise: tuple[Alternative, ...]
     model: Path | None
 

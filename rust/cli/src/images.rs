@@ -93,22 +93,39 @@ impl ImageArguments {
         if named.any(|path| is_image_path(path)) {
             return Ok(());
         }
-        let flags = [
-            ("--size", self.size.is_some()),
-            ("--scale", self.scale.is_some()),
-            ("--mean", self.mean.is_some()),
-            ("--std", self.std.is_some()),
-            ("--layout", self.layout.is_some()),
-            ("--channel-order", self.channel_order.is_some()),
-            ("--resize", self.resize.is_some()),
-            ("--crop", self.crop.is_some()),
-        ];
-        match flags.iter().find(|(_, given)| *given) {
+        match self.flags().first() {
             None => Ok(()),
-            Some((flag, _)) => Err(Failure::Misuse(format!(
+            Some(flag) => Err(Failure::Misuse(format!(
                 "{flag} is for images, and no samples are a folder, an image or a pattern"
             ))),
         }
+    }
+
+    /// The given flags, each followed by its value, for another command.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        fn numbers<T: ToString>(numbers: &[T]) -> String {
+            let texts: Vec<String> = numbers.iter().map(T::to_string).collect();
+            texts.join(",")
+        }
+        fn name<T: PartialEq>(value: &T, names: &[(&str, T)]) -> String {
+            let named = names.iter().find(|(_, one)| one == value);
+            named.map_or_else(String::new, |(name, _)| (*name).to_owned())
+        }
+        let given = [
+            ("--size", self.size.as_deref().map(numbers)),
+            ("--scale", self.scale.map(|scale| scale.to_string())),
+            ("--mean", self.mean.as_deref().map(numbers)),
+            ("--std", self.std.as_deref().map(numbers)),
+            ("--layout", self.layout.as_ref().map(|it| name(it, Layout::NAMES))),
+            (
+                "--channel-order",
+                self.channel_order.as_ref().map(|it| name(it, ChannelOrder::NAMES)),
+            ),
+            ("--resize", self.resize.as_ref().map(|it| name(it, Resize::NAMES))),
+            ("--crop", self.crop.map(|crop| crop.to_string())),
+        ];
+        let given = given.into_iter().filter_map(|(flag, value)| Some([flag.to_owned(), value?]));
+        given.flatten().collect()
     }
 
     /// The images at `path`.
@@ -190,6 +207,10 @@ mod tests {
             ..ImageFolder::new("a")
         };
         assert_eq!(parsed(&flags).folder(Path::new("a")).expect("a folder"), expected);
+        let again = parsed(&flags).flags();
+        let again: Vec<String> = again.chunks(2).map(|pair| pair.join("=")).collect();
+        let again: Vec<&str> = again.iter().map(String::as_str).collect();
+        assert_eq!(parsed(&again).folder(Path::new("a")).expect("a folder"), expected);
         for flag in flags {
             let name = flag.split('=').next().unwrap_or_default();
             let images = parsed(&[flag]);

@@ -1,32 +1,45 @@
 //! `recommend`: recommends how to quantize a model, with reasons.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use quantize_rs::recommend::ALL;
-use quantize_rs::{Model, Request, SampleSource, Target, recommend};
+use quantize_rs::{InputSpec, Model, Request, SampleSource, Target, recommend, recommend_measured};
+use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
+use crate::engine::EngineArguments;
 use crate::failure::Failure;
-use crate::{options, samples};
+use crate::samples::SampleArguments;
+use crate::{options, run_on_samples, samples};
+
+/// What the samples are for.
+const PURPOSE: &str = "Samples to measure the error and the time on; the first 20 are read";
 
 /// Arguments of `recommend`.
 #[derive(Debug, Args)]
-#[command(after_help = rules())]
+#[command(
+    after_help = rules(),
+    mut_arg("calibration_data", |data| data.help(samples::help(PURPOSE))),
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
+    mut_arg("engine", |engine| engine.requires("calibration_data")),
+    mut_arg("onnxruntime", |library| library.requires("calibration_data")),
+    mut_arg("threads", |threads| threads.requires("calibration_data")),
+    // Random numbers are no samples to measure on.
+    mut_arg("num_samples", |count| count.hide(true)),
+    mut_arg("sample_shape", |shape| shape.hide(true)),
+    mut_arg("seed", |seed| seed.hide(true))
+)]
 pub(crate) struct RecommendArguments {
     /// The model
     model: PathBuf,
-    /// The path of samples, as for `calibrate`; the printed command names it, and it is not read
-    #[arg(
-        id = "calibration_data",
-        long = "calibration-data",
-        visible_alias = "data",
-        value_name = "PATH"
-    )]
-    data: Option<PathBuf>,
     /// The runtime that the model is made for [default: x86]
     #[arg(long, value_name = "NAME", value_parser = options::choice::<Target>("target"))]
     target: Option<Target>,
+    #[command(flatten)]
+    samples: SampleArguments,
+    #[command(flatten)]
+    engine: EngineArguments,
 }
 
 /// The list of rules, with their conditions.
@@ -37,22 +50,31 @@ fn rules() -> String {
     format!("Rules; the first that applies decides:\n{}", rows.collect::<String>())
 }
 
-/// Whether a path names something; a pattern may match nothing yet.
-fn exists(path: &Path) -> bool {
-    path.to_string_lossy().contains(['*', '?', '[']) || path.exists()
-}
-
 pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+    let model = Model::open(&args.model)?;
     // Random numbers are not samples of real inputs.
-    let samples = args.data.as_ref().filter(|path| !samples::is_random(path));
-    if let Some(path) = samples.filter(|path| !exists(path)) {
-        let message =
-            format!("--calibration-data: there is no file or folder `{}`", path.display());
-        return Err(Failure::Refused(message));
-    }
-    let samples = samples.map(|path| path.display().to_string());
-    let samples = samples.as_deref().map(SampleSource::File);
-    let wanted = Request { target: args.target, samples };
-    let found = recommend(&Model::open(&args.model)?, wanted)?;
-    console.result(|| found.to_json(), || found.to_string())
+    let path = args.samples.data.as_ref().filter(|path| !samples::is_random(path));
+    let Some(path) = path else {
+        args.samples.images.check(&[])?;
+        let found = recommend(&model, Request { target: args.target, samples: None })?;
+        return console.result(|| found.to_json(), || found.to_string());
+    };
+    let path = path.display().to_string();
+    let flags = args.samples.images.flags();
+    let source = match &flags[..] {
+        [] => SampleSource::File(&path),
+        flags => SampleSource::Images { path: &path, flags },
+    };
+    let wanted = Request { target: args.target, samples: Some(source) };
+    let inputs = InputSpec::of(&model);
+    let Some(samples) = args.samples.open(&inputs)? else { return Ok(()) };
+    let engine = args.engine.open_deployed()?;
+    let samples = SampleDiagnostics::new(samples, &inputs);
+    let given = (&args.engine, &args.samples);
+    let done =
+        run_on_samples::on(&*engine, given, samples, console, |engine, samples, control| {
+            recommend_measured(&model, wanted, engine, samples, control)
+        })?;
+    done.conversions.iter().for_each(|said| console.warn(said));
+    console.result(|| done.found.to_json(), || done.found.to_string())
 }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use quantize_rs::{
     AccuracyControl, AccuracyCriteria, CheckSamples, CompareOptions, Control, LatencyOptions,
-    Metric, MixedOptions, OutlierOptions, QuantizeError, SensitivityOptions, Target, Validation,
+    Metric, MixedOptions, OutlierOptions, QuantizeError, Request, SampleSource, SensitivityOptions,
+    Target, Validation,
 };
 
 use quantize_rs_runner::samples;
@@ -54,6 +55,28 @@ pub(crate) fn compare(
     let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
+    })?;
+    Ok(Outcome::new(done.logged(py)?))
+}
+
+/// Recommends how to quantize a model, and measures the strategies on samples. `path` is what the
+/// call names; `None` for samples in memory.
+#[pyfunction]
+pub(crate) fn recommended(
+    py: Python<'_>,
+    model: &Model,
+    target: Option<&str>,
+    path: Option<String>,
+    source: &Source,
+    run: &Run,
+) -> PyResult<Outcome> {
+    run.require_models(py, "measuring strategies")?;
+    let target = gil::detached(py, None, || target.map(str::parse::<Target>).transpose())?;
+    let its_model = Arc::clone(&model.model);
+    let done = run.on(py, &model.model, source, move |engine, samples, control| {
+        let samples_of = path.as_deref().map_or(SampleSource::Memory, SampleSource::File);
+        let wanted = Request { target, samples: Some(samples_of) };
+        quantize_rs::recommend_measured(&its_model, wanted, engine, samples, control)
     })?;
     Ok(Outcome::new(done.logged(py)?))
 }

@@ -184,7 +184,7 @@ impl Run {
     }
 
     /// Rejects an engine that runs only one model, for work that runs several.
-    fn require_models(&self, py: Python<'_>, what: &str) -> PyResult<()> {
+    pub(crate) fn require_models(&self, py: Python<'_>, what: &str) -> PyResult<()> {
         let engine = self.engine.get();
         match engine.class() {
             Some(class) if !engine.takes_models() => {

@@ -39,7 +39,7 @@ mod _core {
     #[pymodule_export]
     use super::analysis::{
         check_guard, check_outputs, compare, guarded, layer_errors, mixed_precision, outliers,
-        sensitivity, unreadable, validate, weight_sensitivity,
+        recommended, sensitivity, unreadable, validate, weight_sensitivity,
     };
     #[pymodule_export]
     use super::calibrate::Run;

@@ -7,9 +7,7 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use quantize_rs::{
-    Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, SampleSource, Target,
-};
+use quantize_rs::{Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target};
 
 use crate::gil;
 use crate::module_options::{ModuleConfigs, ModuleOptions};
@@ -67,22 +65,12 @@ impl Model {
         Ok((Model { model: Arc::new(model) }, Outcome::new(inference)))
     }
 
-    /// How to quantize the model.
-    fn recommended(
-        &self,
-        py: Python<'_>,
-        target: Option<String>,
-        samples: Option<String>,
-        in_memory: bool,
-    ) -> PyResult<Outcome> {
+    /// How to quantize the model, by the file alone.
+    fn recommended(&self, py: Python<'_>, target: Option<String>) -> PyResult<Outcome> {
         let model = Arc::clone(&self.model);
         let found = gil::interruptible(py, self.model.path(), move || {
             let target = target.map(|name| name.parse::<Target>()).transpose()?;
-            let samples = match samples.as_deref() {
-                _ if in_memory => Some(SampleSource::Memory),
-                path => path.map(SampleSource::File),
-            };
-            quantize_rs::recommend(&model, Request { target, samples })
+            quantize_rs::recommend(&model, Request { target, samples: None })
         })?;
         Ok(Outcome::new(found))
     }

@@ -67,11 +67,11 @@ mod util;
 
 pub use analysis::{
     AccuracyControl, CheckSamples, CompareOptions, Comparison, Extract, Kernels, LatencyOptions,
-    LayerError, LayerErrors, LayerRow, LayerWidth, Metric, MixedOptions, MixedPrecision,
-    OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation, Request,
-    SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare, extract,
-    latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
-    sensitivity, weight_sensitivity,
+    LayerError, LayerErrors, LayerRow, LayerWidth, MeasuredStrategy, Metric, MixedOptions,
+    MixedPrecision, OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation,
+    Request, SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare,
+    extract, latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control,
+    recommend, recommend_measured, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{

@@ -128,7 +128,8 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     fs::copy(DIGITS, &model).expect("copied");
     let found = run(&["recommend", &model, "--data", SAMPLES, "--target", "arm"]);
     assert_eq!((found.code, found.err.as_str()), (0, ""), "{found:?}");
-    for part in ["static: weights and activations in 8 bits", "Conv do", "--target arm", "'"] {
+    let measured = "measured: latency not measured, an output error of ";
+    for part in ["static: weights and activations in 8 bits", "Conv do", "--target arm", measured] {
         assert!(found.out.contains(part), "{part} is not in {found:?}");
     }
     let json = run(&["recommend", &model, "--format", "json"]).json();
@@ -136,7 +137,14 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     assert!(json["command"].as_str().is_some_and(|text| text.contains("--data SAMPLES ")));
     let missing = folder.path("none.npy");
     let missing = run(&["recommend", &model, "--data", &missing]);
-    assert!(missing.code == 1 && missing.err.contains("there is no file"), "{missing:?}");
+    assert!(missing.code == 1 && missing.err.contains("none.npy"), "{missing:?}");
+    let images = folder.path("images");
+    fs::create_dir(&images).expect("created");
+    let flags = ["--size", "8", "--scale", "0.5"];
+    let none = run(&[&["recommend", &model, "--data", &images][..], &flags].concat());
+    assert!(none.code == 1 && none.err.contains("no calibration samples"), "{none:?}");
+    let stray = run(&[&["recommend", &model, "--data", SAMPLES][..], &flags].concat());
+    assert!(stray.code == 2 && stray.err.contains("--size is for images"), "{stray:?}");
     let noise = run(&["recommend", &model, "--data", "random", "--format", "json"]).json();
     assert_eq!(noise, json, "noise is no sample");
     let other = json["otherwise"][0]["command"].as_str().expect("a command");

@@ -1,7 +1,7 @@
 //! The evaluation of a comparison, of sensitivities and of layer errors.
 
 use crate::report::assessment::{
-    Assessment, CLOSE_DB, FAR_DB, Grade, MUCH_ACCURACY, Measured, call, decibels, samples,
+    Assessment, CLOSE_DB, FAR_DB, Grade, MUCH_ACCURACY, Measured, Timed, call, decibels, samples,
     sentence, validate,
 };
 use crate::{Comparison, Kernels, LayerErrors, Metric, Sensitivity};
@@ -21,7 +21,8 @@ impl Comparison {
             )
         });
         let speed = self.speed.as_ref();
-        let (mut grade, sentence) = sentence(sizes, Some(&measured), accuracy, speed, None);
+        let timed = Timed { speed, unmeasured: "speed not measured" };
+        let (mut grade, sentence) = sentence(sizes, Some(&measured), accuracy, timed, None);
         if self.accuracy.as_ref().is_some_and(|found| found.drop > MUCH_ACCURACY) {
             grade = grade.worse(Grade::Fair);
         }

@@ -134,6 +134,10 @@ pub(crate) fn speed(
     Ok(found.as_ref().and_then(Speed::of))
 }
 
+/// A measurement that takes about half a second for each model.
+pub(crate) const QUICK: LatencyOptions =
+    LatencyOptions { runs: 50, warm_up: 2, threads: 1, seconds: 0.5 };
+
 /// What may make a result faster.
 pub(crate) fn how_to_be_faster(config: &Config) -> &'static str {
     if config.activations.is_some() {

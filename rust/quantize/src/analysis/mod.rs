@@ -19,7 +19,10 @@ mod sensitivity;
 
 pub use accuracy_control::{AccuracyControl, quantize_with_accuracy_control};
 pub use mixed_precision::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
-pub use recommend::{Recommendation, Request, SampleSource, Strategy, recommend};
+pub use recommend::{
+    MeasuredStrategy, Recommendation, Request, SampleSource, Strategy, recommend,
+    recommend_measured,
+};
 
 pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};

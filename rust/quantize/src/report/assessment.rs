@@ -2,9 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{OutputRow, Report, Speed, worst_sqnr};
+use super::{OutputRow, QuantizedRow, Report, Speed, worst_sqnr};
+use crate::options::target::Placement;
 use crate::util::text::{shell_word, size};
-use crate::{Candidate, Origin};
+use crate::{Candidate, Format, Origin};
 
 /// From this SQNR on an output is close to that of the float model, in decibels.
 pub(crate) const CLOSE_DB: f64 = 30.0;
@@ -17,6 +18,9 @@ const SAME_CLASS: f64 = 0.95;
 
 /// If more accuracy is lost, the result is not good whatever its SQNR.
 pub(crate) const MUCH_ACCURACY: f64 = 0.01;
+
+/// A smaller gain of speed is not more than that of another measurement.
+const SAME_SPEED: f64 = 1.05;
 
 /// How good a result is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -101,13 +105,28 @@ impl Report {
             _ => None,
         };
         let sizes = (self.bytes_before, self.bytes_after);
-        let speed = verified.and_then(|found| found.speed.as_ref());
+        let checked = self.output_check.as_ref().and_then(|check| check.speed.as_ref());
+        let speed = verified.and_then(|found| found.speed.as_ref()).or(checked);
+        let speed = Timed { speed, unmeasured: self.speed_unmeasured() };
         let wanted = verified.and_then(|found| Some((found.wanted()?, last?.holds)));
         let accuracy = last.and_then(Candidate::accuracy_text);
         let (grade, sentence) = sentence(sizes, measured.as_ref(), accuracy, speed, wanted);
         let mut next: Vec<String> = self.suggestions();
         next.extend(self.next_steps(grade, measured.as_ref()));
         Assessment { grade, sentence, next }
+    }
+
+    /// What is known of the speed without a measurement.
+    fn speed_unmeasured(&self) -> &'static str {
+        let on_cpu = self.config.profile().placement == Placement::WeightedAndInterior;
+        let dequantized = |how: &QuantizedRow| how.format == Format::Qdq && how.qtype.bits() >= 8;
+        let mut quantized = self.quantized();
+        if on_cpu && self.config.only_dequantizes() && quantized.any(|(_, how)| dequantized(how)) {
+            "not faster than the float model, because its weights are dequantized at every \
+             inference"
+        } else {
+            "speed not measured"
+        }
     }
 
     fn next_steps(&self, grade: Grade, measured: Option<&Measured<'_>>) -> Vec<String> {
@@ -181,12 +200,20 @@ pub(crate) fn validate(origin: &Origin, float: Option<&str>, result: Option<&str
     call.replace(" --data SAMPLES", "").replace(", data)", ")")
 }
 
+/// What is known of the speed.
+#[derive(Clone, Copy)]
+pub(crate) struct Timed<'a> {
+    pub(crate) speed: Option<&'a Speed>,
+    /// What to say where it was not measured.
+    pub(crate) unmeasured: &'a str,
+}
+
 /// How good a result is, and the sentence that says so.
 pub(crate) fn sentence(
     (before, after): (u64, u64),
     measured: Option<&Measured<'_>>,
     accuracy: Option<String>,
-    speed: Option<&Speed>,
+    Timed { speed, unmeasured }: Timed<'_>,
     wanted: Option<(String, bool)>,
 ) -> (Grade, String) {
     let (mut grade, error) = match measured {
@@ -195,14 +222,16 @@ pub(crate) fn sentence(
     };
     let sizes = format!("{} ({} to {})", smaller(before, after), size(before), size(after));
     let mut parts = vec![format!("{sizes}, {error}")];
+    let slower = speed.is_some_and(Speed::is_slower);
     parts.push(match speed.map(|speed| speed.speedup) {
-        Some(times) if times < 1.0 => {
+        Some(times) if times < 1.0 && slower => {
             format!("{:.2} times slower than the float model", 1.0 / times)
         }
+        Some(times) if times < SAME_SPEED => "about as fast as the float model".to_owned(),
         Some(times) => format!("{times:.2} times as fast as the float model"),
-        None => "speed not measured".to_owned(),
+        None => unmeasured.to_owned(),
     });
-    if after >= before || speed.is_some_and(|speed| speed.speedup < 1.0) {
+    if after >= before || slower {
         grade = grade.worse(Grade::Fair);
     }
     if let Some((wanted, holds)) = wanted {

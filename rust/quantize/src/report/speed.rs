@@ -21,7 +21,29 @@ pub struct Speed {
     pub engine: String,
 }
 
+/// A result that takes this many times as long as the float model is slower.
+const SLOWER: f64 = 1.1;
+
+/// A smaller difference does not count, in milliseconds: it is that of starting an operator.
+const NOTICED_MS: f64 = 0.005;
+
+/// A float model that takes less time is too small for a latency that can be relied upon, in
+/// milliseconds.
+const MIN_MS: f64 = 0.01;
+
 impl Speed {
+    /// Whether it predicts the latency of a deployed model: tract computes quantized models in
+    /// float.
+    pub(crate) fn is_reliable(&self) -> bool {
+        self.original.median_ms >= MIN_MS && self.engine != "tract"
+    }
+
+    /// Whether the result takes noticeably longer than the float model.
+    pub(crate) fn is_slower(&self) -> bool {
+        let (float, ours) = (self.original.median_ms, self.quantized.median_ms);
+        ours > SLOWER * float && ours - float > NOTICED_MS
+    }
+
     /// The result for a float model and the quantized one; `None` for other numbers of models.
     pub fn of(found: &Latencies) -> Option<Speed> {
         let &[original, quantized] = &found.models[..] else { return None };

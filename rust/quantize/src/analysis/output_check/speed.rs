@@ -2,25 +2,12 @@
 //! certain.
 
 use super::{Check, is_cancelled};
-use crate::analysis::latency::how_to_be_faster;
+use crate::analysis::latency::{QUICK, how_to_be_faster};
 use crate::analysis::speed;
 use crate::apply::Quantized;
 use crate::options::target::Placement;
 use crate::report::Speed;
-use crate::{LatencyOptions, Progress, QuantizeError};
-
-/// A result that takes this many times as long as the float model gets a warning.
-const SLOWER: f64 = 1.1;
-
-/// A smaller difference gets no warning, in milliseconds: it is that of starting an operator.
-const NOTICED_MS: f64 = 0.005;
-
-/// A float model that takes less time is too small for a latency that can be relied upon, in
-/// milliseconds.
-const MIN_MS: f64 = 0.01;
-
-/// How latency is measured.
-const OPTIONS: LatencyOptions = LatencyOptions { runs: 50, warm_up: 2, threads: 1, seconds: 0.5 };
+use crate::{Progress, QuantizeError};
 
 /// The number of runs of both models that a measurement takes at least, with one to warm up.
 const MIN_RUNS: f64 = 6.0;
@@ -47,7 +34,7 @@ impl Check<'_> {
         let first = self.timed(quantized)?;
         // What a busy machine makes slow once, it seldom makes slow twice.
         match first {
-            Some(first) if is_slower(&first) => {
+            Some(first) if first.is_slower() => {
                 let second = self.timed(quantized)?;
                 Ok(Some(second.filter(|second| second.speedup > first.speedup).unwrap_or(first)))
             }
@@ -61,8 +48,8 @@ impl Check<'_> {
         let float = converted.as_ref().unwrap_or(self.model);
         let mut go_on = || (self.progress)(Progress { done: 0, total: None });
         let models = [float, quantized.model()];
-        match speed(self.engine, models, sample, &OPTIONS, &mut go_on) {
-            Ok(found) => Ok(found.filter(is_reliable)),
+        match speed(self.engine, models, sample, &QUICK, &mut go_on) {
+            Ok(found) => Ok(found.filter(Speed::is_reliable)),
             Err(error) if is_cancelled(&error) => Err(error),
             // The outputs are measured, and that is what the check is for.
             Err(_) => Ok(None),
@@ -70,18 +57,9 @@ impl Check<'_> {
     }
 }
 
-fn is_reliable(found: &Speed) -> bool {
-    found.original.median_ms >= MIN_MS && found.engine != "tract"
-}
-
-fn is_slower(found: &Speed) -> bool {
-    let (float, ours) = (found.original.median_ms, found.quantized.median_ms);
-    ours > SLOWER * float && ours - float > NOTICED_MS
-}
-
 /// A warning if the result takes noticeably longer than the float model.
 pub(super) fn slower(found: &Speed, quantized: &Quantized) -> Option<String> {
-    is_slower(found).then(|| {
+    found.is_slower().then(|| {
         let plural = if found.threads == 1 { "" } else { "s" };
         format!(
             "slower than the float model: {:.2} times its time, {:.3} ms for a sample ({}, {} \

@@ -1,9 +1,11 @@
 //! Recommends how to quantize a model: one of four strategies with its options, the reasons from
 //! the model, and the call.
 //!
-//! Nothing is run: the recommendation follows from the file. Use `compare` to measure the result.
+//! `recommend` runs nothing: the recommendation follows from the file. `recommend_measured` runs
+//! the result on samples, and corrects the recommendation by what it measures.
 
 mod facts;
+mod measure;
 mod reasons;
 mod render_call;
 mod rules;
@@ -16,6 +18,7 @@ use serde::Serialize;
 use crate::{Config, Format, PreprocessedModel, QuantizeError, Role, Target};
 
 pub use facts::{Facts, Family, Largest, Share};
+pub use measure::{MeasuredStrategy, recommend_measured};
 use render_call::Files;
 pub use rules::{ALL, Rule};
 
@@ -28,11 +31,19 @@ pub struct Request<'a> {
     pub samples: Option<SampleSource<'a>>,
 }
 
-/// The source of real inputs. They are not read.
+/// The source of real inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SampleSource<'a> {
     /// A file, a folder or a file pattern, which the call names.
     File(&'a str),
+    /// A folder or a pattern of images that flags of the command prepare: the command has them, and
+    /// the Python call names the samples `data`.
+    Images {
+        /// The folder or the pattern.
+        path: &'a str,
+        /// The flags, each followed by its value.
+        flags: &'a [String],
+    },
     /// In memory: the Python call names them `data`.
     Memory,
 }
@@ -143,6 +154,8 @@ pub struct Alternative {
     pub python: String,
     /// The command.
     pub command: String,
+    /// What was measured of it, by [`recommend_measured`].
+    pub measured: Option<MeasuredStrategy>,
 }
 
 /// How to quantize a model, and why.
@@ -165,6 +178,8 @@ pub struct Recommendation {
     pub python: String,
     /// The command; empty if there is nothing to do.
     pub command: String,
+    /// What was measured of it, by [`recommend_measured`].
+    pub measured: Option<MeasuredStrategy>,
     /// Other strategies, and when they are better.
     pub otherwise: Vec<Alternative>,
     /// The facts of the model.
@@ -238,6 +253,7 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
             python: render_call::python(&choice, target, &files),
             command: render_call::command(&choice, target, &files),
             choice,
+            measured: None,
         })
         .collect();
     Ok(Recommendation {
@@ -245,10 +261,11 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
         target,
         rule,
         reasons,
-        samples: (choice.way == Strategy::Static).then(|| files.samples().to_owned()),
+        samples: (choice.way == Strategy::Static).then(|| files.samples()),
         python: render_call::python(&choice, target, &files),
         command: render_call::command(&choice, target, &files),
         choice,
+        measured: None,
         otherwise,
         facts,
     })
@@ -358,13 +375,19 @@ impl fmt::Display for Recommendation {
         for Reason { text, .. } in &self.reasons {
             writeln!(f, "  - {text}")?;
         }
+        if let Some(measured) = &self.measured {
+            writeln!(f, "measured: {measured}")?;
+        }
         if self.choice.way == Strategy::Nothing {
             return Ok(());
         }
         writeln!(f, "Python:  {}", self.python)?;
         writeln!(f, "command: {}", self.command)?;
-        for Alternative { choice, when, python, command } in &self.otherwise {
+        for Alternative { choice, when, python, command, measured } in &self.otherwise {
             writeln!(f, "{when}: {choice}")?;
+            if let Some(measured) = measured {
+                writeln!(f, "  measured: {measured}")?;
+            }
             writeln!(f, "  Python:  {python}")?;
             writeln!(f, "  command: {command}")?;
         }

@@ -99,6 +99,10 @@ fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Request<'_>) -> O
     let file = if one { "a .npy file, or a folder of images" } else { "an .npz file" };
     match wanted.samples {
         Some(SampleSource::File(_)) => None,
+        Some(SampleSource::Images { flags, .. }) => Some(format!(
+            "samples: `{VARIABLE}` stands for an ImageFolder with the options of {}",
+            flags.join(" ")
+        )),
         Some(SampleSource::Memory) => Some(format!(
             "samples: `{VARIABLE}` stands for those in memory, and {FILE} for {file} with them"
         )),

@@ -12,20 +12,30 @@ pub(super) struct Files {
     model: Option<String>,
     /// The file of samples, if there is one.
     samples: Option<String>,
+    /// The flags of a command that prepare them.
+    flags: Vec<String>,
 }
 
 impl Files {
     pub(super) fn of(model: Option<&Path>, samples: Option<SampleSource<'_>>) -> Files {
-        let samples = match samples {
-            Some(SampleSource::File(path)) => Some(path.to_owned()),
-            Some(SampleSource::Memory) | None => None,
+        let (samples, flags) = match samples {
+            Some(SampleSource::File(path)) => (Some(path.to_owned()), &[][..]),
+            Some(SampleSource::Images { path, flags }) => (Some(path.to_owned()), flags),
+            Some(SampleSource::Memory) | None => (None, &[][..]),
         };
-        Files { model: model.map(|path| path.display().to_string()), samples }
+        let model = model.map(|path| path.display().to_string());
+        Files { model, samples, flags: flags.to_vec() }
     }
 
     /// The file of samples, or the variable that stands for them.
-    pub(super) fn samples(&self) -> &str {
-        self.samples.as_deref().unwrap_or(VARIABLE)
+    pub(super) fn samples(&self) -> String {
+        self.samples.clone().unwrap_or_else(|| VARIABLE.to_owned())
+    }
+
+    /// The samples of a call in Python, which knows no flags.
+    fn in_python(&self) -> String {
+        let path = self.samples.as_deref().filter(|_| self.flags.is_empty());
+        path.map_or(VARIABLE.to_owned(), quoted)
     }
 
     /// The path of the quantized model, beside the original.
@@ -96,7 +106,7 @@ pub(super) fn python(choice: &RecommendedOptions, target: Option<Target>, files:
     let function = match choice.way {
         Strategy::Nothing => return String::new(),
         Strategy::Static => {
-            arguments.push(files.samples.as_deref().map_or(VARIABLE.to_owned(), quoted));
+            arguments.push(files.in_python());
             "quantize_with_calibration"
         }
         Strategy::Dynamic | Strategy::Weights => "quantize",
@@ -133,6 +143,7 @@ pub(super) fn command(
                 "--data".to_owned(),
                 word(files.samples.as_deref().unwrap_or(FILE)),
             ]);
+            words.extend(files.flags.iter().map(|flag| word(flag)));
         }
         Strategy::Dynamic | Strategy::Weights => words.extend(["quantize".to_owned(), model]),
     }
@@ -217,6 +228,11 @@ mod tests {
         );
         assert!(command(&choice, None, &files).contains("--data SAMPLES "));
         assert_eq!(files.samples(), "data");
+        let flags = ["--size", "8,8"].map(str::to_owned);
+        let images = SampleSource::Images { path: "images", flags: &flags };
+        let files = Files::of(Some(Path::new("m.onnx")), Some(images));
+        assert!(command(&choice, None, &files).contains("--data images --size 8,8 -o"));
+        assert!(python(&choice, None, &files).contains("\"m.int8.onnx\", data,"));
     }
 
     #[test]
