@@ -9,6 +9,9 @@ use crate::transform::fold_batch_norm::product::Product;
 /// The number of sums of a row that are computed at once.
 const LANES: usize = 8;
 
+/// The number of rows that are added to columns at once.
+const TOGETHER: usize = 4;
+
 /// The largest magnitude and the energy for each pair of channels that a weight connects.
 pub(super) struct Magnitudes {
     source: Source,
@@ -66,23 +69,40 @@ impl Magnitudes {
         let [reads, by] = [read, by].map(|all| all.iter().map(|x| *x as f32).collect::<Vec<_>>());
         let mut columns = [vec![0.0_f32; outputs], vec![0.0; outputs], vec![0.0; outputs]];
         let mut read_by_columns = vec![0.0_f64; outputs];
-        for (at, row) in data.as_chunks::<4>().0.chunks(self.row).enumerate() {
-            let first = (self.place)(at * self.row);
+        let rows: Vec<&[[u8; 4]]> = data.as_chunks::<4>().0.chunks(self.row).collect();
+        let mut at = 0;
+        while let Some(row) = rows.get(at) {
+            let (input, output) = (self.place)(at * self.row);
             let last = (self.place)(at * self.row + row.len() - 1);
             // A row has the elements of one channel on one side, and of adjacent ones on the other.
-            if first.1 == last.1 {
-                let inputs = first.0..first.0 + row.len();
+            if output == last.1 {
+                let inputs = input..input + row.len();
                 let [signal, energy, largest] =
                     of_row(row, &reads[inputs.clone()], &by[inputs.clone()]);
                 let read = scaled[inputs].iter().sum::<f64>();
-                sums[first.1].add(OfOutput { signal, read, energy, largest });
-            } else {
-                let written = first.1..first.1 + row.len();
-                let columns = columns.each_mut().map(|column| &mut column[written.clone()]);
-                to_columns(row, reads[first.0], by[first.0], columns);
-                let read = scaled[first.0];
-                read_by_columns[written].iter_mut().for_each(|sum| *sum += read);
+                sums[output].add(OfOutput { signal, read, energy, largest });
+                at += 1;
+                continue;
             }
+            let written = output..output + row.len();
+            let into = columns.each_mut().map(|column| &mut column[written.clone()]);
+            // Rows that write the same channels are added together.
+            let together = rows[at..].first_chunk::<TOGETHER>().and_then(|rows| {
+                let places: [_; TOGETHER] =
+                    std::array::from_fn(|row| (self.place)((at + row) * self.row));
+                let alike = places.iter().all(|place| place.1 == output);
+                alike.then(|| (*rows, places.map(|place| place.0)))
+            });
+            let mut read = scaled[input];
+            if let Some((rows, inputs)) = together {
+                to_columns(rows, inputs.map(|input| [reads[input], by[input]]), into);
+                read = inputs.iter().map(|input| scaled[*input]).sum();
+                at += TOGETHER;
+            } else {
+                to_columns([row], [[reads[input], by[input]]], into);
+                at += 1;
+            }
+            read_by_columns[written].iter_mut().for_each(|sum| *sum += read);
         }
         let [signal, energy, largest] = columns;
         for (at, sum) in sums.iter_mut().enumerate() {
@@ -166,16 +186,26 @@ fn of_row(row: &[[u8; 4]], reads: &[f32], by: &[f32]) -> [f64; 3] {
     [sum(signal), sum(energy), f64::from(largest.into_iter().fold(0.0, greater))]
 }
 
-/// Adds a row, whose elements all read `read` and are multiplied by `by`, to the signal, the energy
-/// and the largest magnitude of each column.
-fn to_columns(row: &[[u8; 4]], read: f32, by: f32, [signal, energy, largest]: [&mut [f32]; 3]) {
-    let sums = signal.iter_mut().zip(energy).zip(largest);
-    for (bytes, ((signal, energy), largest)) in row.iter().zip(sums) {
-        let value = f32::from_le_bytes(*bytes).abs();
-        let scaled = value * by;
-        *signal += value * value * read;
-        *energy += scaled * scaled;
-        *largest = greater(*largest, scaled);
+/// Adds rows to the signal, the energy and the largest magnitude of each column. The elements of a
+/// row all read the same, and are multiplied by the same.
+fn to_columns<const N: usize>(
+    rows: [&[[u8; 4]]; N],
+    factors: [[f32; 2]; N],
+    [signal, energy, largest]: [&mut [f32]; 3],
+) {
+    let length = signal.len();
+    let rows = rows.map(|row| &row[..length]);
+    let (energy, largest) = (&mut energy[..length], &mut largest[..length]);
+    for column in 0..length {
+        let mut sums = [signal[column], energy[column], largest[column]];
+        for (row, [read, by]) in rows.iter().zip(factors) {
+            let value = f32::from_le_bytes(row[column]).abs();
+            let scaled = value * by;
+            sums[0] += value * value * read;
+            sums[1] += scaled * scaled;
+            sums[2] = greater(sums[2], scaled);
+        }
+        [signal[column], energy[column], largest[column]] = sums;
     }
 }
 
