@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import oracle
 import pytest
-from onnx import defs, helper
+from onnx import TensorProto, defs, helper, numpy_helper
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented  # noqa: A004
 from opset_cases import CASES, TARGETS, Case
 
@@ -405,3 +405,56 @@ def test_the_report_has_the_opset_of_the_result(tmp_path: Path) -> None:
         report = quantize_rs.quantize(oracle.model(name), path, **options)
         (written,) = (entry.version for entry in onnx.load(path).opset_import if not entry.domain)
         assert report.opset == written == opset
+
+
+def convolutions_with_addends(opset: int) -> bytes:
+    """Conv, Add and Relu, twice, where the addends broadcast as the opset says."""
+    rng = np.random.default_rng(0)
+    beside = (8,) if opset < 7 else (8, 1, 1)
+    tensors = {
+        "w": rng.normal(0, 0.3, (8, 4, 3, 3)),
+        "b": rng.normal(0, 1, 8).reshape(beside),
+        "v": rng.normal(0, 0.3, (8, 8, 3, 3)),
+        "c": rng.normal(0, 1, 8).reshape(beside),
+    }
+    attributes = {"broadcast": 1, "axis": 1} if opset < 7 else {}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["p"]),
+            helper.make_node("Add", ["p", "b"], ["q"], **attributes),
+            helper.make_node("Relu", ["q"], ["r"]),
+            helper.make_node("Conv", ["r", "v"], ["s"]),
+            helper.make_node("Add", ["s", "c"], ["y"], **attributes),
+        ],
+        "addends",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 5, 5])],
+        [
+            numpy_helper.from_array(value.astype(np.float32), name)
+            for name, value in tensors.items()
+        ],
+    )
+    opsets = [helper.make_opsetid("", opset)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=4).SerializeToString())
+
+
+def test_passes_see_the_addends_of_opset_6_as_those_of_newer_models() -> None:
+    old, new = (
+        quantize_rs.quantize(convolutions_with_addends(opset), None, check="none")
+        for opset in (6, 12)
+    )
+    steps = [step.name for step in old.steps]
+    assert [step for step in steps if "opset" in step] == ["opset 6 → 13"]
+    assert "fold_batch_norm" in steps
+    graphs = [onnx.load_from_string(report.model).graph for report in (old, new)]
+    kinds = [[node.op_type for node in graph.node] for graph in graphs]
+    assert "Add" not in kinds[0]
+    assert kinds[0] == kinds[1]
+    x = np.random.default_rng(1).normal(size=(1, 4, 9, 9)).astype(np.float32)
+    outputs = [oracle.ort(report.model, {"x": x})[0] for report in (old, new)]
+    np.testing.assert_array_equal(*outputs)
+
+
+def test_a_result_that_needs_no_newer_opset_keeps_its_own() -> None:
+    report = quantize_rs.quantize(convolutions_with_addends(6), None, weights="float16")
+    assert onnx.load_from_string(report.model).opset_import[0].version == 6

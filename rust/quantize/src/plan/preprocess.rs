@@ -9,8 +9,8 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
 use crate::transform::{
-    EQUALIZE, Pass, PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS, named, planning,
-    prune_only, run,
+    EQUALIZE, OpsetConversion, Pass, PassStage, Prune, Purpose, STORE_INTEGERS, Step, WIDEN_FLOATS,
+    convert_opset, named, planning, prune_only, run,
 };
 use crate::{Config, Format, QuantizeError};
 
@@ -85,6 +85,13 @@ impl PreprocessedModel {
         config: Config,
         integers: bool,
     ) -> Result<PreprocessedModel, QuantizeError> {
+        if let Some((newer, step)) = broadcasting(model, &config)
+            && let Ok(prepared) = PreprocessedModel::with(&newer, config.clone(), integers)
+            && prepared.model.opset("") != newer.opset("")
+        {
+            // The result needs a newer opset in any case.
+            return Ok(prepared.after(model, step));
+        }
         let requested = config.clone();
         let asked = config.passes.is_some();
         let mut passes = match &config.passes {
@@ -134,10 +141,46 @@ impl PreprocessedModel {
         Ok(PreprocessedModel { model: prepared, steps, plan })
     }
 
+    /// The same, made from an older model by this conversion.
+    fn after(mut self, model: &Model, conversion: OpsetConversion) -> PreprocessedModel {
+        let from = conversion.from;
+        let again = format!("opset {} → ", conversion.to);
+        let mut did = conversion.changed;
+        let to = match self.steps.iter().position(|step| step.pass.starts_with(&again)) {
+            Some(at) => {
+                let step = self.steps.remove(at);
+                did.extend(step.did);
+                step.pass[again.len()..].to_owned()
+            }
+            None => conversion.to.to_string(),
+        };
+        self.steps.insert(0, Step { pass: format!("opset {from} → {to}"), did });
+        self.plan.steps.clone_from(&self.steps);
+        self.plan.origin = Origin::of(model);
+        self
+    }
+
     /// The plan for the prepared model.
     pub fn plan(&self) -> Plan {
         self.plan.clone()
     }
+}
+
+/// The first opset in which the operands of all operators broadcast by their shapes. Passes do not
+/// know the attributes that were there before.
+const BROADCASTING: i64 = 8;
+
+/// A model of an older opset, converted to that one; `None` for newer models, where passes are
+/// named, and where a node cannot be converted.
+fn broadcasting(model: &Model, config: &Config) -> Option<(Model, OpsetConversion)> {
+    let is_old = model.opset("").is_some_and(|have| have < BROADCASTING);
+    let may_be = config.passes.is_none() && config.opset.is_none_or(|asked| asked >= BROADCASTING);
+    if !is_old || !may_be {
+        return None;
+    }
+    let (newer, conversion) = convert_opset(model, BROADCASTING).ok()?;
+    same_interface(model, &newer).ok()?;
+    Some((newer, conversion))
 }
 
 /// The options that apply after the passes, and warnings about those that name something that the
