@@ -288,3 +288,32 @@ def test_gptq_of_onnxruntime_takes_its_reader() -> None:
         for quantizer in (plain, rounded)
     )
     assert after < 0.9 * before
+
+
+def test_the_memory_of_second_moments_is_bounded() -> None:
+    """Spans of long rows, and only mean squares where spans are not enough."""
+    weight = rng(1).normal(size=(512, 16))
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], "product")
+    made = model([node], {"w": weight}, [8, 512])
+    feeds = [{"x": x} for x in correlated((160, 8, 512), 2, 3)]
+    held_out = [{"x": x} for x in correlated((8, 8, 512), 2, 4)]
+    proto = quantize_rs.open(made)
+    triangle = 512 * 513 // 2 * 8
+    spans = 2 * 256 * 257 // 2 * 8
+    shown = {}
+    errors_of = {}
+    notes = {}
+    for limit, bytes_taken in ((1 << 29, triangle), (spans, spans), (spans - 1, 512 * 8)):
+        options: dict[str, Any] = {"bits": 4, "block_size": 32, "memory_limit": limit}
+        shown[limit] = str(proto.plan(**options)).splitlines()[-1]
+        unit, divisor = ("MB", 1e6) if bytes_taken >= 1e6 else ("kB", 1e3)
+        size = f"{bytes_taken / divisor:.2f} {unit}"
+        assert shown[limit].startswith("one weight is rounded with samples"), shown
+        assert shown[limit].endswith(size), (shown, size)
+        report = quantize_rs.quantize(made, None, calibration_data=feeds, **options)
+        errors_of[limit] = error(made, report.model, held_out)
+        notes[limit] = [note for note in report.notes if "memory_limit" in note]
+    full, parts, mean_squares = errors_of.values()
+    assert full < parts < mean_squares
+    assert [len(said) for said in notes.values()] == [0, 0, 1]
+    assert "scales alone" in notes[spans - 1][0]

@@ -31,6 +31,7 @@ class QuantizeKeywords(TypedDict, total=False):
     rounding: str | None
     weight_algorithm: str
     rounding_effort: str
+    memory_limit: int
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -94,6 +95,7 @@ class CalibrateKeywords(TypedDict, total=False):
     rounding: str | None
     weight_algorithm: str
     rounding_effort: str
+    memory_limit: int
     # Activations
     activations: str | None
     activation_types: Mapping[str, str] | None
@@ -162,6 +164,7 @@ class PlanKeywords(TypedDict, total=False):
     rounding: str | None
     weight_algorithm: str
     rounding_effort: str
+    memory_limit: int
     native_int4: bool | None
     # Activations
     activation_types: Mapping[str, str] | None

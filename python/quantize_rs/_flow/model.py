@@ -121,6 +121,8 @@ class Model:
               ``"scales"``, ``"gptq"``, ``"descent"``.
             - `rounding_effort`: How long rounding with the help of samples may take. One of
               ``"fast"``, ``"balanced"``, ``"best"``. Also called `effort`.
+            - `memory_limit`: The most bytes that second moments may take together, which rounding
+              with the help of samples collects of the inputs of layers.
             - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.
 
         Activations

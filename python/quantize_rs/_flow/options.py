@@ -191,6 +191,12 @@ class QuantizeOptions:
         How long rounding with the help of samples may take. The samples are run once with each;
         `fast` costs little more, `balanced` about as much again, and `best` several times that. One
         of ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
+    memory_limit : int
+        The most bytes that second moments may take together, which rounding with the help of
+        samples collects of the inputs of layers. Above, the elements of long inputs are divided
+        into spans that are rounded each for itself, down to 256 elements; if that is not enough,
+        only the mean squares of inputs are collected, and scales are chosen by them. `plan` prints
+        what a model takes. Default: 536870912, which is half a gigabyte.
     native_int4 : bool | None
         Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
         saves no space. Default: True.
@@ -322,6 +328,7 @@ class QuantizeOptions:
     rounding: str | None = None
     weight_algorithm: str = "auto"
     rounding_effort: str = "balanced"
+    memory_limit: int = 536870912
     native_int4: bool | None = None
     activations: str | None = None
     activation_types: Mapping[str, str] | None = None

@@ -109,6 +109,8 @@ def quantize(
           ``"descent"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
+        - `memory_limit`: The most bytes that second moments may take together, which rounding with
+          the help of samples collects of the inputs of layers.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
@@ -330,6 +332,8 @@ def quantize_with_calibration(
           ``"descent"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
+        - `memory_limit`: The most bytes that second moments may take together, which rounding with
+          the help of samples collects of the inputs of layers.
 
     Activations
         - `activations`: The type of activations. One of ``"int8"``, ``"uint8"``,

@@ -109,6 +109,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="memory_limit",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="weights",
+        default=536870912,
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="native_int4",
         aliases=(),
         cls="QuantizeOptions",

@@ -115,7 +115,7 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
         // Also opened in a dry run, which reports what would fail.
         let numbers = Numbers::open(args, &model)?;
         if args.dry_run {
-            plan::show(&plan, console)?;
+            plan::show(&model, &plan, console)?;
             return args.nothing.check(&plan);
         }
         args.nothing.check(&plan)?;

@@ -26,8 +26,8 @@ pub(crate) fn run(args: &PlanArguments, console: &mut Console<'_>) -> Result<(),
     // A target determines the type of activations.
     let calibrated = args.options.has("activations") || args.options.has("target");
     let verb = if calibrated { Verb::Calibrate } else { Verb::Quantize };
-    let (_, plan) = of(&model, args.options.config(verb)?)?;
-    show(&plan, console)
+    let (model, plan) = of(&model, args.options.config(verb)?)?;
+    show(&model, &plan, console)
 }
 
 /// The prepared model, and its plan.
@@ -38,7 +38,12 @@ pub(crate) fn of(model: &Model, config: Config) -> Result<(Model, Plan), Failure
 }
 
 /// Prints a plan, as the result of a command.
-pub(crate) fn show(plan: &Plan, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn show(model: &Model, plan: &Plan, console: &mut Console<'_>) -> Result<(), Failure> {
     plan.warnings.iter().for_each(|warning| console.warn(warning));
-    console.result(|| text::json(plan), || plan.to_string())
+    let cost = plan.rounding_cost(model)?;
+    let shown = || match cost {
+        Some(cost) => format!("{plan}{cost}\n"),
+        None => plan.to_string(),
+    };
+    console.result(|| text::json(plan), shown)
 }

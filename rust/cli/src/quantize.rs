@@ -62,7 +62,7 @@ pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result
     if args.dry_run {
         let (model, plan) = planned(args)?;
         samples(args, &model)?;
-        plan::show(&plan, console)?;
+        plan::show(&model, &plan, console)?;
         return args.nothing.check(&plan);
     }
     summary::show(&report(args, console)?, args.samples.warning(), console)

@@ -35,8 +35,15 @@ impl Plan {
 #[pymethods]
 impl Plan {
     /// The plan as a table for people.
-    fn __str__(&self) -> String {
-        self.plan.to_string()
+    fn __str__(&self, py: Python<'_>) -> PyResult<String> {
+        let (model, plan) = self.parts();
+        gil::detached(py, self.model.path(), move || {
+            let cost = plan.rounding_cost(&model)?;
+            Ok::<_, quantize_rs::QuantizeError>(match cost {
+                Some(cost) => format!("{plan}{cost}"),
+                None => plan.to_string(),
+            })
+        })
     }
 
     /// The plan as JSON.

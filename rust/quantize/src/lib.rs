@@ -76,7 +76,7 @@ pub use analysis::{
 pub use apply::Quantized;
 pub use calibrate::{
     Control, ENOUGH_SAMPLES, Engine, MethodComparison, MethodRow, Progress, RetainingSamples,
-    Sample, Samples, Session, TimedSession, ValueSink, calibrate, compare_methods,
+    RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,

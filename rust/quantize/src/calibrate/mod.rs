@@ -16,7 +16,6 @@ pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 
 use std::collections::BTreeMap;
 
-use quantize_rs_math::Algorithm;
 use quantize_rs_onnx::Model;
 
 use crate::{Method, Plan, QuantizeError, Ranges};
@@ -27,6 +26,7 @@ pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
 use weights::MomentCollector;
+pub use weights::RoundingCost;
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
 /// channel means that bias correction needs.
@@ -61,8 +61,7 @@ pub fn calibrate(
         ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
         return Ok(ranges);
     }
-    let diagonal = plan.config.last_algorithm() <= Algorithm::Scales;
-    let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers, diagonal));
+    let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
     let evaluating =
         matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
     let mut collected = collect::collect(

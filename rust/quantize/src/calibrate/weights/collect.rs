@@ -76,15 +76,15 @@ impl PaddingMask {
 }
 
 impl<'a> MomentCollector<'a> {
-    /// No samples yet. With `diagonal`, only the mean squares of the inputs are collected.
-    pub(crate) fn new(layers: &'a Layers, diagonal: bool) -> MomentCollector<'a> {
+    /// No samples yet.
+    pub(crate) fn new(layers: &'a Layers) -> MomentCollector<'a> {
         let mut by_value: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
         for (at, input) in layers.inputs.iter().enumerate() {
             by_value.entry(&input.value).or_default().push(at);
         }
         let empty = |input: &LayerInput| {
             let moments = |span: Range<usize>| {
-                if diagonal {
+                if layers.diagonal {
                     SecondMoments::of_diagonal(span.len())
                 } else {
                     SecondMoments::new(span.len())

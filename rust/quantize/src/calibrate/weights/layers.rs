@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use quantize_rs_math::{Layout, Scales};
+use quantize_rs_math::{Algorithm, Layout, Scales};
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::rows::{Rows, Window};
@@ -43,10 +43,6 @@ impl LayerInput {
         (0..depth).step_by(span).map(move |first| first..(first + span).min(depth))
     }
 }
-
-/// The most moments that are collected: they take half a gigabyte, or twice as much if samples
-/// differ in magnitude.
-const MAX_MOMENTS: usize = 1 << 26;
 
 /// The lengths of spans if there are more: multiples of every usual block of a weight.
 const SHORTER: [usize; 5] = [4096, 2048, 1024, 512, 256];
@@ -128,6 +124,8 @@ pub(crate) struct LayerWeight {
 pub(crate) struct Layers {
     pub(crate) inputs: Vec<LayerInput>,
     pub(crate) weights: Vec<LayerWeight>,
+    /// Whether only the mean squares of inputs are collected.
+    pub(crate) diagonal: bool,
 }
 
 impl Layers {
@@ -170,19 +168,16 @@ impl Layers {
             }
             layers.weights.push(LayerWeight { name: value.name.clone(), map, inputs: positions });
         }
-        layers.bound_memory();
+        layers.diagonal = plan.config.last_algorithm() <= Algorithm::Scales;
+        layers.bound_memory(plan.config.memory_limit);
         layers
     }
 
-    /// Divides the rows of all inputs into shorter spans, if their moments would take too much
-    /// memory together.
-    fn bound_memory(&mut self) {
-        let elements = |inputs: &[LayerInput]| {
-            let of_input = |input: &LayerInput| input.groups * input.depth * input.span / 2;
-            inputs.iter().map(of_input).sum::<usize>()
-        };
+    /// Divides the rows of all inputs into shorter spans, if their moments would take more bytes
+    /// together. If they still do, only mean squares are collected.
+    fn bound_memory(&mut self, limit: u64) {
         for span in SHORTER {
-            if elements(&self.inputs) <= MAX_MOMENTS {
+            if self.bytes() <= limit {
                 return;
             }
             for input in self.inputs.iter_mut().filter(|input| input.span > span) {
@@ -190,6 +185,18 @@ impl Layers {
                 input.span = (span / kernel).max(1) * kernel;
             }
         }
+        self.diagonal |= self.bytes() > limit;
+    }
+
+    /// The bytes that the moments take together, or twice as much if samples differ in magnitude.
+    pub(crate) fn bytes(&self) -> u64 {
+        let entries = |span: Range<usize>| match self.diagonal {
+            true => span.len() as u64,
+            false => span.len() as u64 * (span.len() as u64 + 1) / 2,
+        };
+        let of_input =
+            |input: &LayerInput| input.groups as u64 * input.spans().map(entries).sum::<u64>();
+        self.inputs.iter().map(of_input).sum::<u64>().saturating_mul(size_of::<f64>() as u64)
     }
 }
 

@@ -12,6 +12,7 @@ mod rows;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -25,6 +26,7 @@ use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::plan::Plan;
 use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+use crate::util::text::size;
 use crate::{QuantizeError, Ranges};
 
 use super::run::Control;
@@ -46,6 +48,54 @@ pub(crate) fn layers(model: &Model, plan: &Plan) -> Result<Layers, QuantizeError
         return Ok(Layers::default());
     }
     Ok(Layers::of(&Graph::of(model)?, plan))
+}
+
+impl Plan {
+    /// What rounding with the help of samples costs: the number of weights, and the bytes of the
+    /// second moments that a calibration collects for them. `None` if none is rounded so.
+    ///
+    /// ```
+    /// use quantize_rs::{Config, Model, PreprocessedModel};
+    ///
+    /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+    /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
+    /// let cost = prepared.plan().rounding_cost(&prepared.model)?.expect("weights to round");
+    /// assert_eq!((cost.weights, cost.bytes), (3, 4_781_280));
+    /// # Ok::<(), quantize_rs::QuantizeError>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The graph is not well-formed.
+    pub fn rounding_cost(&self, model: &Model) -> Result<Option<RoundingCost>, QuantizeError> {
+        let layers = layers(model, self)?;
+        let cost = RoundingCost { weights: layers.weights.len(), bytes: layers.bytes() };
+        Ok((cost.weights > 0).then_some(cost))
+    }
+}
+
+/// The cost of rounding weights with the help of samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RoundingCost {
+    /// The number of weights that are rounded.
+    pub weights: usize,
+    /// The bytes of the second moments of their inputs.
+    pub bytes: u64,
+}
+
+impl fmt::Display for RoundingCost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { weights, bytes } = *self;
+        let which = if weights == 1 {
+            "one weight is".to_owned()
+        } else {
+            format!("{weights} weights are")
+        };
+        write!(
+            f,
+            "{which} rounded with samples, if there are any: second moments of their inputs take {}",
+            size(bytes)
+        )
+    }
 }
 
 /// Rounds the weights of the layers of `plan`, and adds them to `ranges`.
@@ -75,6 +125,14 @@ pub(crate) fn round(
         resolved.plan.quantized().map(|(value, how)| (&*value.name, (&value.name, how))).collect();
     let mut uses = vec![0_usize; layers.inputs.len()];
     layers.weights.iter().flat_map(|weight| &weight.inputs).for_each(|at| uses[*at] += 1);
+    let only_scales = plan.config.last_algorithm() > Algorithm::Scales && layers.diagonal;
+    if only_scales {
+        ranges.notes.push(format!(
+            "weights are rounded by scales alone: the second moments of their inputs would take \
+             more than memory_limit, {}",
+            size(plan.config.memory_limit)
+        ));
+    }
     if moments.iter().any(Option::is_none) {
         ranges.notes.push(TOO_MANY_SAMPLES.to_owned());
     }
@@ -94,7 +152,9 @@ pub(crate) fn round(
             let inputs: Vec<&InputMoments> =
                 weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
             let spans = layers.inputs[weight.inputs[0]].spans().collect();
-            let one = Layer { task: &task, map: weight.map, spans, inputs, factors };
+            let last = plan.config.last_algorithm();
+            let last = if layers.diagonal { last.min(Algorithm::Scales) } else { last };
+            let one = Layer { task: &task, map: weight.map, spans, inputs, factors, last };
             let rounded = control.on_thread(ranges.samples, |stop| one.round(stop))??;
             if let Some(rounded) = rounded {
                 found.insert(weight.name.clone(), rounded);
@@ -160,6 +220,8 @@ struct Layer<'a> {
     inputs: Vec<&'a InputMoments>,
     /// The factor of each input element; its moments are divided by it.
     factors: Vec<f32>,
+    /// The last algorithm that is tried.
+    last: Algorithm,
 }
 
 impl Layer<'_> {
@@ -178,10 +240,9 @@ impl Layer<'_> {
         let halves = scale_type(graph, constant.anchor) == DataType::Float16;
         let bounds = least_scales(floors, layout.groups());
         let bounds = ScaleBounds { floors: &bounds, halves };
-        let algorithm = plan.config.last_algorithm();
         let effort = plan.config.rounding_effort.effort();
         let spec = &how.spec;
-        let all = round_columns(&parts, layout.groups(), spec, bounds, algorithm, effort, stop);
+        let all = round_columns(&parts, layout.groups(), spec, bounds, self.last, effort, stop);
         let nearest = self.task.without_samples()?;
         let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
         let held_back = held.iter().any(|held| !held.rows.is_empty());
