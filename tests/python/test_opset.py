@@ -451,7 +451,8 @@ def test_passes_see_the_addends_of_opset_6_as_those_of_newer_models() -> None:
     assert "Add" not in kinds[0]
     assert kinds[0] == kinds[1]
     x = np.random.default_rng(1).normal(size=(1, 4, 9, 9)).astype(np.float32)
-    outputs = [oracle.ort(report.model, {"x": x})[0] for report in (old, new)]
+    models = [report.model for report in (old, new) if report.model is not None]
+    outputs = [oracle.ort(model, {"x": x})[0] for model in models]
     np.testing.assert_array_equal(*outputs)
 
 

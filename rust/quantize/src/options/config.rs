@@ -240,11 +240,11 @@ options! {
         flag: Flag { value_name: Some("EFFORT"), ..Flag::PLAIN },
     };
 
-    /// The most bytes that second moments may take together, which rounding with the help of samples
-    /// collects of the inputs of layers. Above, the elements of long inputs are divided into spans
-    /// that are rounded each for itself, down to 256 elements; if that is not enough, only the mean
-    /// squares of inputs are collected, and scales are chosen by them. `plan` prints what a model
-    /// takes.
+    /// The most bytes that second moments may take together, which rounding with the help of
+    /// samples collects of the inputs of layers. Above, the elements of long inputs are divided
+    /// into spans that are rounded each for itself, down to 256 elements; if that is not enough,
+    /// only the mean squares of inputs are collected, and scales are chosen by them. `plan` prints
+    /// what a model takes.
     option memory_limit: u64 = 1 << 29 => {
         default_text: Some("536870912, which is half a gigabyte"),
         example: "memory_limit=4_000_000_000",

@@ -92,7 +92,8 @@ impl fmt::Display for RoundingCost {
         };
         write!(
             f,
-            "{which} rounded with samples, if there are any: second moments of their inputs take {}",
+            "{which} rounded with samples, if there are any: second moments of their inputs take \
+             {}",
             size(bytes)
         )
     }
