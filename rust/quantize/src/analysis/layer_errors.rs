@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
 use super::extract::{Extract, extract};
-use super::pair::{OffsetSink, RecordedValues, SampleBuffer, Sizes, Value};
+use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
+use crate::calibrate::pair::OffsetSink;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer};

@@ -12,8 +12,8 @@ mod lost_channels;
 pub(crate) mod mixed_precision;
 mod outliers;
 mod output_check;
-mod pair;
 pub mod recommend;
+mod recorded;
 mod scores;
 mod sensitivity;
 
@@ -24,6 +24,7 @@ pub use recommend::{
     recommend_measured,
 };
 
+pub(crate) use crate::calibrate::pair::SliceSamples;
 pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};
 pub use extract::{Extract, extract};
@@ -35,7 +36,6 @@ pub use outliers::{
     OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
 };
 pub use output_check::CheckSamples;
-pub(crate) use pair::SliceSamples;
 pub(crate) use sensitivity::all_of;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,

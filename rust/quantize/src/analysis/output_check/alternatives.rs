@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::{Check, MARGIN_DB, POOR_DB, is_cancelled};
-use crate::analysis::pair::SliceSamples;
 use crate::apply::Quantized;
+use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
 use crate::options::config;
 use crate::plan::Role;

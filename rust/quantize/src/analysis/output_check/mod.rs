@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::Model;
 
-use super::pair::SliceSamples;
 use super::{not_finite, sensitivity, weight_sensitivity};
 use crate::apply::Quantized;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
+use crate::calibrate::pair::SliceSamples;
 use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{

@@ -12,8 +12,8 @@ use super::{
     render_call,
 };
 use crate::analysis::latency::QUICK;
-use crate::analysis::pair::SliceSamples;
 use crate::calibrate::engine::{Engine, Sample, Samples};
+use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
 use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::report::{Speed, worst_sqnr};

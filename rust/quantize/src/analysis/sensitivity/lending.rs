@@ -9,7 +9,7 @@ use quantize_rs_onnx::{Model, reads};
 
 use super::layers::Layer;
 use super::measure::FloatPass;
-use crate::analysis::pair::RecordedValues;
+use crate::analysis::recorded::RecordedValues;
 use crate::calibrate::engine::{Engine, Sample, Session, ValueSink};
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Ranges};

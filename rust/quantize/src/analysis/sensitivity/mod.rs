@@ -17,9 +17,9 @@ use quantize_rs_math::Metrics;
 use quantize_rs_onnx::{Model, topological};
 use serde::{Deserialize, Serialize};
 
-use super::pair::SliceSamples;
 use crate::Method;
 use crate::calibrate::engine::{Engine, Samples};
+use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
 use crate::report::{Origin, OutputRow};

@@ -15,7 +15,7 @@ use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
 use crate::analysis::extract::extract;
-use crate::analysis::pair::Sizes;
+use crate::analysis::recorded::Sizes;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::error::CalibrationErrorKind as Kind;

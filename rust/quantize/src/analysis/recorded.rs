@@ -1,4 +1,4 @@
-//! Runs two models on each sample, one after the other, and observes them as one.
+//! Samples that are kept, and values that are recorded by name.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -6,75 +6,8 @@ use std::sync::atomic::AtomicBool;
 use quantize_rs_onnx::Model;
 
 use crate::CalibrationError;
-use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
+use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::graph::infer::Inferred;
-
-/// Runs the given model and a second one; the observed outputs of the second follow those of the
-/// first, in the same order.
-pub(super) struct Pair<'a> {
-    pub(super) engine: &'a dyn Engine,
-    pub(super) second: &'a Model,
-}
-
-impl Engine for Pair<'_> {
-    fn name(&self) -> &'static str {
-        self.engine.name()
-    }
-
-    fn prepare(
-        &self,
-        model: &Model,
-        observed: &[String],
-        sample: &Sample,
-    ) -> Result<Box<dyn Session>, CalibrationError> {
-        let first = self.engine.prepare(model, observed, sample)?;
-        let second = self.engine.prepare(self.second, observed, sample)?;
-        Ok(Box::new(PairSession { first, second, observed: observed.len() }))
-    }
-}
-
-struct PairSession {
-    first: Box<dyn Session>,
-    second: Box<dyn Session>,
-    observed: usize,
-}
-
-impl Session for PairSession {
-    fn run(
-        &self,
-        sample: &Sample,
-        sink: &mut dyn ValueSink,
-        cancelled: &AtomicBool,
-    ) -> Result<(), CalibrationError> {
-        self.first.run(sample, sink, cancelled)?;
-        self.second.run(sample, &mut OffsetSink { sink, by: self.observed }, cancelled)
-    }
-
-    fn any_shape(&self) -> bool {
-        self.first.any_shape() && self.second.any_shape()
-    }
-
-    fn engine(&self) -> Option<&'static str> {
-        // The engine of the quantized model is the one to report.
-        self.second.engine()
-    }
-
-    fn note(&self) -> Option<&str> {
-        self.second.note()
-    }
-}
-
-/// Adds an offset to the indices of observed values.
-pub(super) struct OffsetSink<'a> {
-    pub(super) sink: &'a mut dyn ValueSink,
-    pub(super) by: usize,
-}
-
-impl ValueSink for OffsetSink<'_> {
-    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
-        self.sink.observe(index + self.by, shape, values);
-    }
-}
 
 /// Streams samples and keeps the first one.
 pub(super) struct First<'a> {
@@ -208,18 +141,5 @@ impl Samples for BufferedThenRest<'_> {
 
     fn len_hint(&self) -> Option<usize> {
         Some(self.kept.len() + self.left.len_hint()?)
-    }
-}
-
-/// Samples of a slice.
-pub(crate) struct SliceSamples<'a>(pub(crate) std::slice::Iter<'a, Sample>);
-
-impl Samples for SliceSamples<'_> {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.0.next().cloned().map(Ok)
-    }
-
-    fn len_hint(&self) -> Option<usize> {
-        Some(self.0.len())
     }
 }
