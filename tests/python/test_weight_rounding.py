@@ -317,3 +317,60 @@ def test_the_memory_of_second_moments_is_bounded() -> None:
     assert full < parts < mean_squares
     assert [len(said) for said in notes.values()] == [0, 0, 1]
     assert "scales alone" in notes[spans - 1][0]
+
+
+def chain(layers: int = 5, width: int = 64) -> onnx.ModelProto:
+    """Products with Relu between them, of a width for which few bits lose much."""
+    constants = {
+        f"w{at}": rng(20 + at).normal(size=(width, width)) * np.sqrt(2 / width)
+        for at in range(layers)
+    }
+    nodes, x = [], "x"
+    for at in range(layers):
+        last = at + 1 == layers
+        nodes.append(helper.make_node("MatMul", [x, f"w{at}"], ["y" if last else f"p{at}"]))
+        if not last:
+            nodes.append(helper.make_node("Relu", [f"p{at}"], [f"r{at}"]))
+        x = f"r{at}"
+    return model(nodes, constants, [16, width])
+
+
+def test_the_best_effort_makes_good_what_earlier_layers_lost() -> None:
+    made = chain()
+    feeds = [{"x": x} for x in correlated((128, 16, 64), 2, 3)]
+    held_out = [{"x": x} for x in correlated((16, 16, 64), 2, 4)]
+    options: dict[str, Any] = {
+        "bits": 2,
+        "block_size": 16,
+        "calibration_data": feeds,
+        "check": "none",
+        "layer_bits": {"*": 2},
+    }
+    once = quantize_rs.quantize(made, None, **options)
+    again = quantize_rs.quantize(made, None, effort="best", **options)
+    assert len(again.weights) == 5
+    assert error(made, again.model, held_out) < 0.8 * error(made, once.model, held_out)
+    assert again.model is not None
+    assert quantize_rs.validate(made, again.model)
+    for threads in (1, 2):
+        same = quantize_rs.quantize(
+            made,
+            None,
+            effort="best",
+            threads=threads,
+            **(options | {"calibration_data": feeds[::-1]}),
+        )
+        assert same.model == again.model
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_layer_can_be_rounded_again(layer: str) -> None:
+    made, shape, axis = LAYERS[layer]()
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(60)]
+    others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
+    options: dict[str, Any] = {"bits": 4, "check": "none", "layer_bits": {"*": 4}}
+    nearest = quantize_rs.quantize(made, None, **options)
+    again = quantize_rs.quantize(made, None, calibration_data=samples, effort="best", **options)
+    assert error(made, again.model, others) < error(made, nearest.model, others)
+    assert again.model is not None
+    assert quantize_rs.validate(made, again.model)

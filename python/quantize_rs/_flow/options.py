@@ -188,9 +188,11 @@ class QuantizeOptions:
         layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``, ``"scales"``,
         ``"gptq"``, ``"descent"``. Default: auto.
     rounding_effort : str
-        How long rounding with the help of samples may take. The samples are run once with each;
-        `fast` costs little more, `balanced` about as much again, and `best` several times that. One
-        of ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
+        How long rounding with the help of samples may take. `fast` costs little more than running
+        the samples once, `balanced` about as much again. `best` takes tens of times as long: each
+        layer is rounded for the inputs that the quantized layers before it make, so that it makes
+        good a part of what they lost, and up to 128 samples are run again for each. One of
+        ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
     memory_limit : int
         The most bytes that second moments may take together, which rounding with the help of
         samples collects of the inputs of layers. Above, the elements of long inputs are divided

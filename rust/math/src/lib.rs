@@ -80,6 +80,6 @@ pub use second_moments::{SecondMoments, TooManySamples};
 pub use spec::{Granularity, QSpec, Scales};
 pub use weight::{WeightMethod, fit};
 pub use weight_rounding::{
-    Algorithm, ColumnIntegers, Effort, Rounded, ScaleBounds, WeightColumns, output_error,
-    quadratic_error, round_columns,
+    Algorithm, ColumnIntegers, Effort, Rounded, ScaleBounds, WeightColumns, corrected_targets,
+    output_error, quadratic_error, round_columns,
 };

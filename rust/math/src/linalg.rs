@@ -64,6 +64,46 @@ pub(crate) fn cholesky(mut a: Array2<f64>, stop: &AtomicBool) -> Option<Array2<f
     Some(a)
 }
 
+/// Solves `x · a = b` for each row `b` of `rows` in place, with the Cholesky factor of the
+/// symmetric matrix `a`.
+///
+/// Blocked: within a step row by row, and what follows from earlier steps as products.
+pub(crate) fn solve_rows(factor: &Array2<f64>, rows: &mut Array2<f64>) {
+    let size = factor.nrows();
+    // x · L · Lᵀ = b: first y · Lᵀ = b, from the first column to the last.
+    for start in (0..size).step_by(STEP) {
+        let end = (start + STEP).min(size);
+        let (known, mut rest) = rows.view_mut().split_at(ndarray::Axis(1), start);
+        let mut step = rest.slice_mut(s![.., ..end - start]);
+        let left = factor.slice(s![start..end, ..start]);
+        add_product(-1.0, &known.view(), &left.t(), step.view_mut());
+        for mut row in step.rows_mut() {
+            for column in 0..end - start {
+                let own = factor.row(start + column);
+                let sum: f64 = (0..column).map(|before| row[before] * own[start + before]).sum();
+                row[column] = (row[column] - sum) / own[start + column];
+            }
+        }
+    }
+    // Then x · L = y, from the last column to the first.
+    let first = size.saturating_sub(1) / STEP * STEP;
+    for start in (0..=first).rev().step_by(STEP) {
+        let end = (start + STEP).min(size);
+        let (mut until, known) = rows.view_mut().split_at(ndarray::Axis(1), end);
+        let mut step = until.slice_mut(s![.., start..]);
+        let below = factor.slice(s![end.., start..end]);
+        add_product(-1.0, &known.view(), &below, step.view_mut());
+        for mut row in step.rows_mut() {
+            for column in (0..end - start).rev() {
+                let sum: f64 = (column + 1..end - start)
+                    .map(|after| row[after] * factor[[start + after, start + column]])
+                    .sum();
+                row[column] = (row[column] - sum) / factor[[start + column; 2]];
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +133,18 @@ mod tests {
             let largest =
                 (factor.dot(&factor.t()) - &a).fold(0.0, |most: f64, e| most.max(e.abs()));
             assert!(largest < 1e-12 * size as f64, "{size}: {largest}");
+        }
+    }
+
+    #[test]
+    fn rows_are_solved() {
+        for size in [1, 2, 63, 64, 65, 200] {
+            let a = positive(size);
+            let x = Array2::from_shape_fn((3, size), |(row, at)| (row * 7 + at * 3) as f64 % 5.0);
+            let mut rows = x.dot(&a);
+            solve_rows(&cholesky(a, &GO_ON).unwrap(), &mut rows);
+            let largest = (&rows - &x).fold(0.0, |most: f64, e| most.max(e.abs()));
+            assert!(largest < 1e-8, "{size}: {largest}");
         }
     }
 

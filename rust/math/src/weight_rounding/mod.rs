@@ -9,6 +9,7 @@ mod descent;
 mod gptq;
 mod panel;
 mod scales;
+mod targets;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::{Params, QSpec};
+pub use targets::corrected_targets;
 
 /// A way to choose integers, scales and zero points of a weight from second moments. Each includes
 /// the steps of those before it.

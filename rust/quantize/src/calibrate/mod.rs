@@ -23,11 +23,12 @@ use crate::{Method, Plan, QuantizeError, Ranges};
 
 pub use compare_methods::{MethodComparison, MethodRow};
 pub(crate) use progress::StagedProgress;
+use retained::RepeatedSamples;
 pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
-use weights::MomentCollector;
 pub use weights::RoundingCost;
+use weights::{Again, MomentCollector};
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
 /// channel means that bias correction needs.
@@ -63,17 +64,20 @@ pub fn calibrate(
         return Ok(ranges);
     }
     let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
+    let mut samples =
+        RepeatedSamples::new(samples, layers.repeats(plan) && engine.runs_any_model());
     let evaluating =
         matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
     let mut collected = collect::collect(
         model,
         observed,
         engine,
-        samples,
+        &mut samples,
         &mut control,
         evaluating,
         moments.as_ref(),
     )?;
+    let again = Again { engine, samples: &samples.kept() };
     // Samples that run again to evaluate methods are not counted twice.
     let count = collected.samples;
     let Control { threads, progress } = control;
@@ -90,7 +94,7 @@ pub fn calibrate(
     };
     if let Some(moments) = moments {
         let moments = moments.finish();
-        weights::round(model, plan, &mut ranges, &layers, moments, &mut control)?;
+        weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
     }
     Ok(ranges)
 }

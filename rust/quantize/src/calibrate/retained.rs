@@ -22,9 +22,14 @@ pub(super) fn is_held_back(key: u64) -> bool {
     key.is_multiple_of(HOLD_BACK_ONE_OF)
 }
 
+/// The most samples, and the most bytes of all of them together, that are run again to round
+/// weights layer after layer.
+const MANY: (usize, usize) = (128, 256 << 20);
+
 /// The samples of the lowest ranks that fit. The result does not depend on the order of arrival.
-#[derive(Default)]
 pub(super) struct RetainedSamples {
+    /// The most samples, and the most bytes of all of them together.
+    most: (usize, usize),
     /// Each sample with the outputs of the model, if they are recorded.
     pub(super) samples: BTreeMap<Rank, (Sample, Vec<Vec<f32>>)>,
     bytes: usize,
@@ -32,7 +37,17 @@ pub(super) struct RetainedSamples {
     end: Option<Rank>,
 }
 
+impl Default for RetainedSamples {
+    fn default() -> RetainedSamples {
+        RetainedSamples::of_at_most(MAX_RETAINED, MAX_RETAINED_BYTES)
+    }
+}
+
 impl RetainedSamples {
+    fn of_at_most(samples: usize, bytes: usize) -> RetainedSamples {
+        RetainedSamples { most: (samples, bytes), samples: BTreeMap::new(), bytes: 0, end: None }
+    }
+
     pub(super) fn keep(&mut self, rank: Rank, sample: Sample) {
         if self.end.is_some_and(|end| end <= rank) {
             return;
@@ -41,9 +56,8 @@ impl RetainedSamples {
         if let Some((twin, _)) = self.samples.insert(rank, (sample, Vec::new())) {
             self.bytes -= twin.bytes();
         }
-        while self.samples.len() > MAX_RETAINED
-            || self.samples.len() > 1 && self.bytes > MAX_RETAINED_BYTES
-        {
+        let (samples, bytes) = self.most;
+        while self.samples.len() > samples || self.samples.len() > 1 && self.bytes > bytes {
             let Some((rank, (sample, _))) = self.samples.pop_last() else { return };
             self.bytes -= sample.bytes();
             self.end = Some(rank);
@@ -73,6 +87,40 @@ impl<'a> RetainingSamples<'a> {
             }
         }
         self.kept.samples.into_values().map(|(sample, _)| sample).collect()
+    }
+}
+
+/// Passes samples on, and keeps those that are run again: at most 128, and at most 256 MiB. Which
+/// ones follows from their content, if they are to be kept at all.
+pub(super) struct RepeatedSamples<'a> {
+    samples: &'a mut dyn Samples,
+    kept: Option<RetainedSamples>,
+}
+
+impl<'a> RepeatedSamples<'a> {
+    pub(super) fn new(samples: &'a mut dyn Samples, keeps: bool) -> RepeatedSamples<'a> {
+        let kept = keeps.then(|| RetainedSamples::of_at_most(MANY.0, MANY.1));
+        RepeatedSamples { samples, kept }
+    }
+
+    /// The samples that were kept.
+    pub(super) fn kept(self) -> Vec<Sample> {
+        let kept = self.kept.into_iter().flat_map(|kept| kept.samples.into_values());
+        kept.map(|(sample, _)| sample).collect()
+    }
+}
+
+impl Samples for RepeatedSamples<'_> {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        let sample = self.samples.next_sample();
+        if let (Some(kept), Some(Ok(sample))) = (&mut self.kept, &sample) {
+            kept.keep((false, sample.key()), sample.clone());
+        }
+        sample
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        self.samples.len_hint()
     }
 }
 

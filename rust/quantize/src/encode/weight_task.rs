@@ -86,6 +86,15 @@ impl<'a> WeightTask<'a, '_> {
         Ok(done(made, floored.raised, alone.then_some(tensor.data)))
     }
 
+    /// The dequantized elements, in the order of the weight: as it was rounded with samples, or as
+    /// the plan says. `None` for forms that are not read back.
+    pub(crate) fn decoded(
+        &self,
+        rounded: Option<&RoundedWeight>,
+    ) -> Result<Option<Vec<f32>>, QuantizeError> {
+        Ok(self.encoded(None, rounded)?.tensor.decoded(self.how, self.shape()))
+    }
+
     /// The weight as it is stored without the help of samples.
     pub(crate) fn without_samples(&self) -> Result<EncodedTensor, QuantizeError> {
         Ok(self.encoded(None, None)?.tensor)

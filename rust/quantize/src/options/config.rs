@@ -231,8 +231,10 @@ options! {
         flag: Flag { value_name: Some("ALGORITHM"), ..Flag::PLAIN },
     };
 
-    /// How long rounding with the help of samples may take. The samples are run once with each;
-    /// `fast` costs little more, `balanced` about as much again, and `best` several times that.
+    /// How long rounding with the help of samples may take. `fast` costs little more than running
+    /// the samples once, `balanced` about as much again. `best` takes tens of times as long: each
+    /// layer is rounded for the inputs that the quantized layers before it make, so that it makes
+    /// good a part of what they lost, and up to 128 samples are run again for each.
     option rounding_effort: RoundingEffort = RoundingEffort::Balanced => {
         default_text: Some("balanced"),
         aliases: &["effort"],

@@ -21,7 +21,8 @@ pub enum RoundingEffort {
     /// All second moments, and a few rounds of descent.
     #[default]
     Balanced,
-    /// More rounds, until little changes.
+    /// More rounds, until little changes, and layer after layer: each is rounded for the inputs
+    /// that the quantized layers before it make.
     Best,
 }
 
@@ -48,7 +49,8 @@ const ROWS: &[Row] = &[
     Row {
         value: RoundingEffort::Best,
         name: "best",
-        about: "all algorithms, with rounds of descent until little changes",
+        about: "rounds of descent until little changes, and layer after layer, with up to 128 \
+                samples run again for each",
         effort: Effort { rounds: 20, passes: 3 },
     },
 ];

@@ -119,7 +119,9 @@ impl Report {
     /// What is known of the speed without a measurement.
     fn speed_unmeasured(&self) -> &'static str {
         let on_cpu = self.config.profile().placement == Placement::WeightedAndInterior;
-        let dequantized = |how: &QuantizedRow| how.format == Format::Qdq && how.qtype.bits() >= 8;
+        // `MatMulNBits` takes the place of blocks.
+        let blocks = self.config.block_size.is_some();
+        let dequantized = |how: &QuantizedRow| how.format == Format::Qdq && !blocks;
         let mut quantized = self.quantized();
         if on_cpu && self.config.only_dequantizes() && quantized.any(|(_, how)| dequantized(how)) {
             "not faster than the float model, because its weights are dequantized at every \

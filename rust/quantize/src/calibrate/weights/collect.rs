@@ -11,10 +11,10 @@ use super::rows::{RowReader, Rows};
 use crate::calibrate::engine::Sample;
 
 /// One of this many samples is held back to evaluate the rounding.
-const HOLD_BACK_ONE_OF: u64 = 8;
+pub(super) const HOLD_BACK_ONE_OF: u64 = 8;
 
 /// The most samples whose rows are kept for the evaluation, and the most rows of each.
-const MAX_HELD_BACK: usize = 16;
+pub(super) const MAX_HELD_BACK: usize = 16;
 const HELD_BACK_ROWS: usize = 32;
 
 /// The rows of a sample that count at most: this many, or more if rows are long. Patches of an
@@ -75,6 +75,23 @@ impl PaddingMask {
     }
 }
 
+/// Reads the rows of an input of a sample with this content.
+pub(super) fn reader<'a>(
+    input: &'a LayerInput,
+    holding: bool,
+    key: u64,
+    mask: Option<&'a PaddingMask>,
+) -> RowReader<'a> {
+    let limit = match (holding, &input.rows) {
+        (true, _) => HELD_BACK_ROWS,
+        (false, Rows::Last | Rows::SecondLast) => ROWS.max(input.depth / ROWS_BY_DEPTH),
+        (false, _) => PATCHES.max(input.depth / ROWS_BY_DEPTH),
+    };
+    let mask = mask.map(|mask| (&mask.shape[..], &mask.counts[..]));
+    let LayerInput { rows, groups, depth, .. } = input;
+    RowReader { rows, groups: *groups, depth: *depth, limit, key: key / HOLD_BACK_ONE_OF, mask }
+}
+
 impl<'a> MomentCollector<'a> {
     /// No samples yet.
     pub(crate) fn new(layers: &'a Layers) -> MomentCollector<'a> {
@@ -115,15 +132,8 @@ impl<'a> MomentCollector<'a> {
         let holding = key.is_multiple_of(HOLD_BACK_ONE_OF);
         for at in inputs {
             let input = &self.layers.inputs[*at];
-            let limit = match (holding, &input.rows) {
-                (true, _) => HELD_BACK_ROWS,
-                (false, Rows::Last | Rows::SecondLast) => ROWS.max(input.depth / ROWS_BY_DEPTH),
-                (false, _) => PATCHES.max(input.depth / ROWS_BY_DEPTH),
-            };
-            let mask = mask.map(|mask| (&mask.shape[..], &mask.counts[..]));
-            let LayerInput { rows, groups, depth, .. } = input;
-            let reader =
-                RowReader { rows, groups: *groups, depth: *depth, limit, key: key / 8, mask };
+            let LayerInput { groups, depth, .. } = input;
+            let reader = reader(input, holding, key, mask);
             // A value without elements, or of another shape than the layer takes.
             let Some(places) = reader.places(shape, values) else { continue };
             let read = |group: usize, to: &mut Vec<f32>| {

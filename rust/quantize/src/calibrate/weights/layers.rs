@@ -173,6 +173,12 @@ impl Layers {
         layers
     }
 
+    /// Whether samples are run again, to round layer after layer.
+    pub(crate) fn repeats(&self, plan: &Plan) -> bool {
+        let best = plan.config.rounding_effort == RoundingEffort::Best;
+        best && !self.diagonal && !self.weights.is_empty()
+    }
+
     /// Divides the rows of all inputs into shorter spans, if their moments would take more bytes
     /// together. If they still do, only mean squares are collected.
     fn bound_memory(&mut self, limit: u64) {
@@ -190,9 +196,9 @@ impl Layers {
 
     /// The bytes that the moments take together, or twice as much if samples differ in magnitude.
     pub(crate) fn bytes(&self) -> u64 {
-        let entries = |span: Range<usize>| match self.diagonal {
-            true => span.len() as u64,
-            false => span.len() as u64 * (span.len() as u64 + 1) / 2,
+        let entries = |span: Range<usize>| {
+            let length = span.len() as u64;
+            if self.diagonal { length } else { length * (length + 1) / 2 }
         };
         let of_input =
             |input: &LayerInput| input.groups as u64 * input.spans().map(entries).sum::<u64>();

@@ -8,7 +8,9 @@
 mod collect;
 mod evidence;
 mod layers;
+mod paired;
 mod rows;
+mod sequential;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -17,6 +19,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use ndarray::Array2;
 use quantize_rs_math::{Algorithm, Layout, Rounded, ScaleBounds, WeightColumns, round_columns};
 use quantize_rs_onnx::{DataType, Model};
 use rayon::prelude::*;
@@ -34,6 +37,8 @@ pub(crate) use collect::{InputMoments, MomentCollector, PaddingMask};
 use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
+pub(crate) use sequential::Again;
+use sequential::Sequence;
 
 /// The note of a calibration with too many samples for their moments to be added exactly.
 const TOO_MANY_SAMPLES: &str =
@@ -111,6 +116,7 @@ pub(crate) fn round(
     ranges: &mut Ranges,
     layers: &Layers,
     mut moments: Vec<Option<InputMoments>>,
+    again: Again<'_>,
     control: &mut Control<'_>,
 ) -> Result<(), QuantizeError> {
     let resolved = plan.resolve(model, Some(ranges))?;
@@ -137,17 +143,16 @@ pub(crate) fn round(
     if moments.iter().any(Option::is_none) {
         ranges.notes.push(TOO_MANY_SAMPLES.to_owned());
     }
+    let task_of = |weight: &str| {
+        let (name, how) = planned.get(weight)?;
+        let floors = floors.get(weight).map_or(&[][..], |floors| floors);
+        let (graph, plan, constant) = (&after, &resolved.plan, constants.get(weight)?);
+        Some(WeightTask { graph, plan, name, how, constant, floors })
+    };
     let mut found = RoundedWeights::new();
     for weight in &layers.weights {
         control.go_on(ranges.samples)?;
-        let task = planned.get(&*weight.name).zip(constants.get(&*weight.name)).map(
-            |((name, how), constant)| {
-                let floors = floors.get(&weight.name).map_or(&[][..], |floors| floors);
-                let (graph, plan) = (&after, &resolved.plan);
-                WeightTask { graph, plan, name, how, constant, floors }
-            },
-        );
-        if let Some(task) = task
+        if let Some(task) = task_of(&weight.name)
             && let Some(factors) = scaled_by(&before, &task, weight)?
         {
             let inputs: Vec<&InputMoments> =
@@ -167,6 +172,11 @@ pub(crate) fn round(
                 moments[*at] = None;
             }
         }
+    }
+    if !again.samples.is_empty() {
+        let sequence =
+            Sequence { model: &resolved.model, graph: &after, layers, task_of: &task_of };
+        sequence.refine(&mut found, again, ranges.samples, control)?;
     }
     ranges.rounded = Arc::new(found);
     Ok(())
@@ -236,7 +246,9 @@ impl Layer<'_> {
         let Ok(layout) = Layout::of(self.task.shape(), how.spec.granularity) else {
             return Ok(None);
         };
-        let Some(parts) = self.parts(&floats, &layout) else { return Ok(None) };
+        let Some(parts) = self.parts(&floats, &layout, &|group, at| self.moments(group, at)) else {
+            return Ok(None);
+        };
         let held: Vec<Held> = (0..self.map.groups).map(|group| self.held(group)).collect();
         let halves = scale_type(graph, constant.anchor) == DataType::Float16;
         let bounds = least_scales(floors, layout.groups());
@@ -268,7 +280,12 @@ impl Layer<'_> {
 
     /// The columns of the weight. `None` if scales are not shared by blocks of a column, or nothing
     /// is known of the inputs.
-    fn parts(&self, floats: &[f32], layout: &Layout) -> Option<Vec<WeightColumns>> {
+    fn parts(
+        &self,
+        floats: &[f32],
+        layout: &Layout,
+        moments: &(dyn Fn(usize, usize) -> Option<Array2<f64>> + Sync),
+    ) -> Option<Vec<WeightColumns>> {
         let ColumnMap { groups, width, depth, .. } = self.map;
         let of_element = |group: usize, column: usize, element: usize| {
             layout.group_of(self.map.index(group, column, element))
@@ -291,24 +308,30 @@ impl Layer<'_> {
                     values.push(floats[self.map.index(group, column, element)]);
                 }
             }
-            let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
-            let mut moments = Cow::Borrowed(inputs.next()?);
-            inputs.try_for_each(|more| moments.to_mut().merge(more)).ok()?;
-            if moments.rows() == 0 {
-                return None;
-            }
-            // The mean over the rows, so that numbers do not depend on how many there are.
-            let rows = moments.rows() as f64;
-            let mut moments = moments.matrix();
-            for ((row, column), moment) in moments.indexed_iter_mut() {
-                *moment /= rows * self.factor(span.start + row) * self.factor(span.start + column);
-            }
+            let moments = moments(group, at)?;
             Some(WeightColumns { depth, values, block, groups: scales, moments })
         };
         let each: Vec<(usize, usize)> = (0..groups)
             .flat_map(|group| (0..self.spans.len()).map(move |at| (group, at)))
             .collect();
         each.into_par_iter().map(part).collect()
+    }
+
+    /// The mean second moments of a span of the inputs of a group. `None` if nothing is known.
+    fn moments(&self, group: usize, at: usize) -> Option<Array2<f64>> {
+        let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
+        let mut moments = Cow::Borrowed(inputs.next()?);
+        inputs.try_for_each(|more| moments.to_mut().merge(more)).ok()?;
+        if moments.rows() == 0 {
+            return None;
+        }
+        // The mean over the rows, so that numbers do not depend on how many there are.
+        let (rows, start) = (moments.rows() as f64, self.spans[at].start);
+        let mut moments = moments.matrix();
+        for ((row, column), moment) in moments.indexed_iter_mut() {
+            *moment /= rows * self.factor(start + row) * self.factor(start + column);
+        }
+        Some(moments)
     }
 
     fn factor(&self, element: usize) -> f64 {

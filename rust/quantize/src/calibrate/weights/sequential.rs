@@ -1,0 +1,310 @@
+//! Rounds weights again, layer after layer, with the inputs that the layers before make of
+//! quantized weights: a layer then makes good a part of what those lost.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, PoisonError};
+
+use ndarray::ArrayView2;
+use quantize_rs_math::{
+    Algorithm, Layout, ScaleBounds, WeightColumns, corrected_targets, output_error, round_columns,
+};
+use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto, topological};
+
+use super::layers::{LayerInput, LayerWeight, Layers};
+use super::paired::{PairedMoments, PairedObserver, moments};
+use super::{Layer, least_scales};
+use crate::QuantizeError;
+use crate::calibrate::engine::{Engine, Sample};
+use crate::calibrate::pair::{Pair, SliceSamples};
+use crate::calibrate::run::{Control, observe};
+use crate::encode::{WeightTask, scale_type};
+use crate::graph::elements::to_f32;
+use crate::graph::{Graph, Producer};
+use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+
+/// The samples that are run again, and the engine that runs them.
+#[derive(Clone, Copy)]
+pub(crate) struct Again<'a> {
+    pub(crate) engine: &'a dyn Engine,
+    /// None if weights are rounded once.
+    pub(crate) samples: &'a [Sample],
+}
+
+/// How much of the correction of the targets is tried: all of it fits the samples best, and less of
+/// it fits others better where there are few.
+const CORRECTIONS: [f32; 3] = [1.0, 0.5, 0.0];
+
+/// The layers of a model, one after the other.
+pub(super) struct Sequence<'s, 'a> {
+    /// The float model whose weights are rounded.
+    pub(super) model: &'s Model,
+    pub(super) graph: &'s Graph<'a>,
+    pub(super) layers: &'s Layers,
+    pub(super) task_of: &'s dyn Fn(&str) -> Option<WeightTask<'a, 'a>>,
+}
+
+impl Sequence<'_, '_> {
+    /// Rounds the weights of `found` again; each keeps what it has unless its outputs on samples
+    /// held back come nearer to those of the float model.
+    pub(super) fn refine(
+        &self,
+        found: &mut RoundedWeights,
+        again: Again<'_>,
+        done: usize,
+        control: &mut Control<'_>,
+    ) -> Result<(), QuantizeError> {
+        let mut partial = self.model.clone();
+        partial.apply(self.others(found)?)?;
+        for ((_, inputs), weights) in self.stages()? {
+            let paired = self.collect(&partial, &inputs, again, control)?;
+            let paired: Vec<&PairedMoments> = paired.iter().collect();
+            let mut edits = Vec::new();
+            for weight in weights {
+                control.go_on(done)?;
+                let Some(task) = (self.task_of)(&weight.name) else { continue };
+                let spans = self.layers.inputs[inputs[0]].spans().collect();
+                let (map, last) = (weight.map, task.plan.config.last_algorithm());
+                let (inputs, factors) = (Vec::new(), Vec::new());
+                let layer = Layer { task: &task, map, spans, inputs, factors, last };
+                let now = found.get(&weight.name);
+                let better =
+                    control.on_thread(done, |stop| layer.rounded_again(&paired, now, stop))??;
+                if let Some(better) = better {
+                    found.insert(weight.name.clone(), better);
+                }
+                edits.extend(self.replaced(&task, found.get(&weight.name))?);
+            }
+            partial.apply(edits)?;
+        }
+        Ok(())
+    }
+
+    /// The weights by what they read, in the order in which that is computed.
+    #[allow(clippy::type_complexity)] // used once
+    fn stages(&self) -> Result<BTreeMap<(usize, Vec<usize>), Vec<&LayerWeight>>, QuantizeError> {
+        let mut rank: HashMap<&str, usize> = HashMap::new();
+        for (place, node) in topological(&self.graph.model.graph().node)?.into_iter().enumerate() {
+            let outputs = self.graph.nodes[node].output.iter();
+            rank.extend(outputs.map(|output| (output.as_str(), place + 1)));
+        }
+        let mut stages: BTreeMap<(usize, Vec<usize>), Vec<&LayerWeight>> = BTreeMap::new();
+        for weight in &self.layers.weights {
+            let of_input = |at: &usize| rank.get(&*self.layers.inputs[*at].value).copied();
+            let last = weight.inputs.iter().filter_map(of_input).max().unwrap_or(0);
+            stages.entry((last, weight.inputs.clone())).or_default().push(weight);
+        }
+        Ok(stages)
+    }
+
+    /// The quantized weights that are not rounded again.
+    fn others(&self, found: &RoundedWeights) -> Result<Vec<Edit>, QuantizeError> {
+        let again = |name: &str| self.layers.weights.iter().any(|weight| weight.name == name);
+        let names = self.graph.values.iter().map(|value| value.name);
+        let mut edits = Vec::new();
+        for name in names.filter(|name| !again(name)) {
+            if let Some(task) = (self.task_of)(name) {
+                edits.extend(self.replaced(&task, found.get(name))?);
+            }
+        }
+        Ok(edits)
+    }
+
+    /// Replaces a constant by what becomes of it, if it is a tensor of its own.
+    fn replaced(
+        &self,
+        task: &WeightTask<'_, '_>,
+        rounded: Option<&RoundedWeight>,
+    ) -> Result<Option<Edit>, QuantizeError> {
+        let anchor = &self.graph.values[task.constant.anchor];
+        let own = matches!(anchor.producer, Producer::Initializer { .. });
+        if !own || task.constant.dtype != Some(DataType::Float) {
+            return Ok(None);
+        }
+        let Some(decoded) = task.decoded(rounded)? else { return Ok(None) };
+        let tensor = Tensor::from_f32_vec(task.constant.shape.clone(), decoded);
+        Ok(Some(Edit::ReplaceInitializer(TensorProto::new(anchor.name, &tensor))))
+    }
+
+    /// Runs both models on the samples, and collects the moments of these inputs.
+    fn collect(
+        &self,
+        partial: &Model,
+        inputs: &[usize],
+        again: Again<'_>,
+        control: &mut Control<'_>,
+    ) -> Result<Vec<PairedMoments>, QuantizeError> {
+        let inputs: Vec<&LayerInput> = inputs.iter().map(|at| &self.layers.inputs[*at]).collect();
+        let mut names: Vec<String> = inputs.iter().map(|input| input.value.clone()).collect();
+        names.sort_unstable();
+        names.dedup();
+        let placed: Vec<(&LayerInput, usize)> = inputs
+            .iter()
+            .filter_map(|input| Some((*input, names.binary_search(&input.value).ok()?)))
+            .collect();
+        let shared: Vec<Mutex<PairedMoments>> =
+            inputs.iter().map(|input| Mutex::new(PairedMoments::of(input))).collect();
+        let pair = Pair { engine: again.engine, second: partial };
+        let samples = &mut SliceSamples(again.samples.iter());
+        let observer = || PairedObserver::new(names.len(), &placed, &shared);
+        observe(self.model, &names, &pair, samples, control, observer)?;
+        let inner = |one: Mutex<_>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(shared.into_iter().map(inner).collect())
+    }
+}
+
+impl Layer<'_> {
+    /// The weight as it is rounded for the inputs of the quantized model, if that is better than
+    /// what it is now. Returns soon once `stop` is set.
+    fn rounded_again(
+        &self,
+        inputs: &[&PairedMoments],
+        now: Option<&RoundedWeight>,
+        stop: &AtomicBool,
+    ) -> Result<Option<RoundedWeight>, QuantizeError> {
+        let WeightTask { graph, plan, how, constant, floors, .. } = *self.task;
+        let tensor = graph.model.tensor(constant.tensor)?;
+        let Some(floats) = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite())) else {
+            return Ok(None);
+        };
+        let Ok(layout) = Layout::of(self.task.shape(), how.spec.granularity) else {
+            return Ok(None);
+        };
+        let held: Vec<Vec<f32>> = (0..self.map.groups)
+            .map(|group| inputs.iter().flat_map(|input| input.held_back(group)).collect())
+            .collect();
+        if held.iter().any(Vec::is_empty) {
+            return Ok(None);
+        }
+        let own = |group: usize, at: usize| Some(moments(inputs, group, at)?[0].clone());
+        let Some(parts) = self.parts(&floats, &layout, &own) else { return Ok(None) };
+        let float =
+            Columns::of(parts.iter().map(|part| &part.values[..]), &parts, self.spans.len());
+        let error = |columns: &Columns| -> f64 {
+            let groups = columns.0.iter().zip(&float.0).zip(&held);
+            let each = groups.map(|((own, float), held)| {
+                output_error(&beside(own, float, self.map.depth), 2 * self.map.depth, held)
+            });
+            each.sum()
+        };
+        let nothing = Columns(float.0.iter().map(|all| vec![0.0; all.len()]).collect());
+        let output = error(&nothing);
+        let as_it_is = |rounded: Option<&RoundedWeight>| -> Result<Option<f64>, QuantizeError> {
+            let Some(decoded) = self.task.decoded(rounded)? else { return Ok(None) };
+            let columns = (0..self.map.groups).map(|group| self.columns(group, &decoded));
+            Ok(Some(error(&Columns(columns.collect()))))
+        };
+        let (Some(mut least), Some(nearest)) = (as_it_is(now)?, as_it_is(None)?) else {
+            return Ok(None);
+        };
+        let halves = scale_type(graph, constant.anchor) == DataType::Float16;
+        let bounds = least_scales(floors, layout.groups());
+        let bounds = ScaleBounds { floors: &bounds, halves };
+        let effort = plan.config.rounding_effort.effort();
+        let targets: Option<Vec<Vec<f32>>> = parts
+            .iter()
+            .enumerate()
+            .map(|(at, part)| {
+                let (group, span) = (at / self.spans.len(), at % self.spans.len());
+                let [_, cross] = moments(inputs, group, span)?;
+                corrected_targets(part, &ArrayView2::from(&cross), stop)
+            })
+            .collect();
+        let Some(targets) = targets else { return Ok(None) };
+        let towards = |correction: f32| -> Vec<WeightColumns> {
+            let each = parts.iter().zip(&targets).map(|(part, target)| {
+                let both = part.values.iter().zip(target);
+                let values = both.map(|(own, to)| own + correction * (to - own)).collect();
+                WeightColumns { values, ..part.clone() }
+            });
+            each.collect()
+        };
+        let rounded = |parts: &[WeightColumns], last: Algorithm| {
+            let all = round_columns(parts, layout.groups(), &how.spec, bounds, last, effort, stop);
+            let errors = all.into_iter().map(|rounded| {
+                let decoded: Vec<Vec<f32>> = parts
+                    .iter()
+                    .enumerate()
+                    .map(|(at, part)| {
+                        let errors = rounded.errors(part, at);
+                        part.values.iter().zip(errors).map(|(value, error)| value + error).collect()
+                    })
+                    .collect();
+                let columns = decoded.iter().map(|decoded| &decoded[..]);
+                (error(&Columns::of(columns, parts, self.spans.len())), rounded)
+            });
+            errors.min_by(|(one, _), (other, _)| one.total_cmp(other))
+        };
+        // Descent takes most of the time, and changes little about which correction is the best.
+        let quick = self.last.min(Algorithm::Gptq);
+        let tried = CORRECTIONS.iter().filter_map(|correction| {
+            let parts = towards(*correction);
+            Some((rounded(&parts, quick)?.0, parts))
+        });
+        let Some((_, parts)) = tried.min_by(|(one, _), (other, _)| one.total_cmp(other)) else {
+            return Ok(None);
+        };
+        let best = rounded(&parts, self.last).filter(|(error, _)| *error < least);
+        let Some((found, best)) = best else { return Ok(None) };
+        least = found;
+        let relative = |error: f64| if output > 0.0 { (error / output) as f32 } else { 0.0 };
+        let errors = BTreeMap::from([
+            (Algorithm::Nearest.name().to_owned(), relative(nearest)),
+            (best.algorithm.name().to_owned(), relative(least)),
+        ]);
+        let evidence = RoundingEvidence { algorithm: best.algorithm, errors, held_back: true };
+        let empty = RoundedWeight {
+            evidence,
+            spec: how.spec,
+            floats: hash(&tensor),
+            scales: Vec::new(),
+            zero_points: Vec::new(),
+            integers: Vec::new(),
+        };
+        Ok(Some(self.stored(&best, empty)))
+    }
+
+    /// The columns of a group, one after the other.
+    fn columns(&self, group: usize, weight: &[f32]) -> Vec<f32> {
+        let each = (0..self.map.width)
+            .flat_map(|column| (0..self.map.depth).map(move |element| (column, element)));
+        each.map(|(column, element)| weight[self.map.index(group, column, element)]).collect()
+    }
+}
+
+/// The columns of each group of a weight, one after the other.
+struct Columns(Vec<Vec<f32>>);
+
+impl Columns {
+    /// The columns of parts, of which `spans` make a column.
+    fn of<'p>(
+        values: impl Iterator<Item = &'p [f32]>,
+        parts: &[WeightColumns],
+        spans: usize,
+    ) -> Columns {
+        let values: Vec<&[f32]> = values.collect();
+        let groups = parts.chunks(spans).zip(values.chunks(spans));
+        let whole = groups.map(|(parts, values)| {
+            let width = parts.first().map_or(0, WeightColumns::width);
+            let mut whole = Vec::with_capacity(values.iter().map(|values| values.len()).sum());
+            for column in 0..width {
+                for (part, values) in parts.iter().zip(values) {
+                    whole.extend_from_slice(&values[column * part.depth..][..part.depth]);
+                }
+            }
+            whole
+        });
+        Columns(whole.collect())
+    }
+}
+
+/// Columns of twice the depth, whose outputs for rows of the quantized model and then of the float
+/// one are the errors of the outputs.
+fn beside(own: &[f32], float: &[f32], depth: usize) -> Vec<f32> {
+    let mut both = Vec::with_capacity(2 * own.len());
+    for (own, float) in own.chunks(depth).zip(float.chunks(depth)) {
+        both.extend_from_slice(own);
+        both.extend(float.iter().map(|x| -x));
+    }
+    both
+}
