@@ -21,6 +21,7 @@ use crate::calibrate::run::{Control, observe};
 use crate::encode::{WeightTask, scale_type};
 use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Producer};
+use crate::plan::Source;
 use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 
 /// The samples that are run again, and the engine that runs them.
@@ -55,7 +56,7 @@ impl Sequence<'_, '_> {
         control: &mut Control<'_>,
     ) -> Result<(), QuantizeError> {
         let mut partial = self.model.clone();
-        partial.apply(self.others(found)?)?;
+        partial.apply(self.others(found))?;
         for ((_, inputs), weights) in self.stages()? {
             let paired = self.collect(&partial, &inputs, again, control)?;
             let paired: Vec<&PairedMoments> = paired.iter().collect();
@@ -98,16 +99,18 @@ impl Sequence<'_, '_> {
     }
 
     /// The quantized weights that are not rounded again.
-    fn others(&self, found: &RoundedWeights) -> Result<Vec<Edit>, QuantizeError> {
+    fn others(&self, found: &RoundedWeights) -> Vec<Edit> {
         let again = |name: &str| self.layers.weights.iter().any(|weight| weight.name == name);
         let names = self.graph.values.iter().map(|value| value.name);
         let mut edits = Vec::new();
         for name in names.filter(|name| !again(name)) {
-            if let Some(task) = (self.task_of)(name) {
-                edits.extend(self.replaced(&task, found.get(name))?);
+            let task = (self.task_of)(name).filter(|task| task.how.source == Source::Weights);
+            if let Some(task) = task {
+                // What cannot be encoded is an error when the plan is applied.
+                edits.extend(self.replaced(&task, found.get(name)).ok().flatten());
             }
         }
-        Ok(edits)
+        edits
     }
 
     /// Replaces a constant by what becomes of it, if it is a tensor of its own.
