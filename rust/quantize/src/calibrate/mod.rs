@@ -38,6 +38,9 @@ use weights::{Again, MomentCollector};
 /// does not grow with the number of samples. The result is the same bit for bit for every number of
 /// threads and every order of the samples.
 ///
+/// With [`RoundingEffort::Best`](crate::RoundingEffort::Best), up to 128 samples and 256 MiB are
+/// kept, and run again for each layer whose weights are rounded.
+///
 /// With [`Method::Auto`] and 128 samples or more, some samples are held back and run again, as in
 /// [`compare_methods`]. From 512 samples on, single values may get a method of their own. With
 /// fewer than 128 samples `auto` takes the method that leaves room for values that were not seen;

@@ -16,6 +16,7 @@ use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
 use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
+use crate::report::assessment::FAR_DB;
 use crate::report::{Speed, worst_sqnr};
 use crate::{
     CalibrationError, CompareOptions, Method, PreprocessedModel, QuantizeError, Target, compare,
@@ -26,9 +27,6 @@ const MAX_SAMPLES: usize = 20;
 
 /// One sample in this many is not used for calibration, but to measure the error.
 const HELD_OUT: usize = 4;
-
-/// Below this SQNR, the error has more than a tenth of the power of the output.
-const POOR_DB: f64 = 10.0;
 
 /// What was measured of a strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -52,7 +50,7 @@ pub struct MeasuredStrategy {
 
 impl MeasuredStrategy {
     fn is_poor(&self) -> bool {
-        self.sqnr_db.is_some_and(|db| db.is_nan() || db < POOR_DB)
+        self.sqnr_db.is_some_and(|db| db.is_nan() || db < FAR_DB)
     }
 
     fn is_good(&self) -> bool {

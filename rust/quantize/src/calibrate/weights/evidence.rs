@@ -43,7 +43,7 @@ impl Evidence<'_> {
 }
 
 /// Columns that are divided into parts, put together again.
-fn whole_columns<'e>(parts: &[WeightColumns], errors: &'e [Vec<f32>]) -> Cow<'e, [f32]> {
+pub(super) fn whole_columns<'e>(parts: &[WeightColumns], errors: &'e [Vec<f32>]) -> Cow<'e, [f32]> {
     if let [errors] = errors {
         return Cow::Borrowed(errors);
     }

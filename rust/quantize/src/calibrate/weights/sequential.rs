@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
-use ndarray::ArrayView2;
 use quantize_rs_math::{
     Algorithm, Layout, ScaleBounds, WeightColumns, corrected_targets, output_error, round_columns,
 };
 use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto, topological};
 
+use super::evidence::whole_columns;
 use super::layers::{LayerInput, LayerWeight, Layers};
 use super::paired::{PairedMoments, PairedObserver, moments};
 use super::{Layer, least_scales};
@@ -28,7 +28,7 @@ use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 #[derive(Clone, Copy)]
 pub(crate) struct Again<'a> {
     pub(crate) engine: &'a dyn Engine,
-    /// None if weights are rounded once.
+    /// Empty if weights are rounded once.
     pub(crate) samples: &'a [Sample],
 }
 
@@ -179,40 +179,42 @@ impl Layer<'_> {
         if held.iter().any(Vec::is_empty) {
             return Ok(None);
         }
-        let own = |group: usize, at: usize| Some(moments(inputs, group, at)?[0].clone());
+        let spans = self.spans.len();
+        let known: Option<Vec<_>> =
+            (0..held.len() * spans).map(|at| moments(inputs, at / spans, at % spans)).collect();
+        let Some(known) = known else { return Ok(None) };
+        let own = |group: usize, at: usize| Some(known[group * spans + at][0].clone());
         let Some(parts) = self.parts(&floats, &layout, &own) else { return Ok(None) };
-        let float =
-            Columns::of(parts.iter().map(|part| &part.values[..]), &parts, self.spans.len());
-        let error = |columns: &Columns| -> f64 {
-            let groups = columns.0.iter().zip(&float.0).zip(&held);
+        // The columns of each group, one after the other.
+        let whole = |values: &[Vec<f32>]| -> Vec<Vec<f32>> {
+            let groups = parts.chunks(spans).zip(values.chunks(spans));
+            groups.map(|(parts, values)| whole_columns(parts, values).into_owned()).collect()
+        };
+        let float = whole(&parts.iter().map(|part| part.values.clone()).collect::<Vec<_>>());
+        let error = |columns: &[Vec<f32>]| -> f64 {
+            let groups = columns.iter().zip(&float).zip(&held);
             let each = groups.map(|((own, float), held)| {
                 output_error(&beside(own, float, self.map.depth), 2 * self.map.depth, held)
             });
             each.sum()
         };
-        let nothing = Columns(float.0.iter().map(|all| vec![0.0; all.len()]).collect());
+        let nothing: Vec<Vec<f32>> = float.iter().map(|all| vec![0.0; all.len()]).collect();
         let output = error(&nothing);
         let as_it_is = |rounded: Option<&RoundedWeight>| -> Result<Option<f64>, QuantizeError> {
             let Some(decoded) = self.task.decoded(rounded)? else { return Ok(None) };
             let columns = (0..self.map.groups).map(|group| self.columns(group, &decoded));
-            Ok(Some(error(&Columns(columns.collect()))))
+            Ok(Some(error(&columns.collect::<Vec<_>>())))
         };
-        let (Some(mut least), Some(nearest)) = (as_it_is(now)?, as_it_is(None)?) else {
+        let (Some(now), Some(nearest)) = (as_it_is(now)?, as_it_is(None)?) else {
             return Ok(None);
         };
         let halves = scale_type(graph, constant.anchor) == DataType::Float16;
         let bounds = least_scales(floors, layout.groups());
         let bounds = ScaleBounds { floors: &bounds, halves };
         let effort = plan.config.rounding_effort.effort();
-        let targets: Option<Vec<Vec<f32>>> = parts
-            .iter()
-            .enumerate()
-            .map(|(at, part)| {
-                let (group, span) = (at / self.spans.len(), at % self.spans.len());
-                let [_, cross] = moments(inputs, group, span)?;
-                corrected_targets(part, &ArrayView2::from(&cross), stop)
-            })
-            .collect();
+        let each = parts.iter().zip(&known);
+        let targets: Option<Vec<Vec<f32>>> =
+            each.map(|(part, [_, cross])| corrected_targets(part, &cross.view(), stop)).collect();
         let Some(targets) = targets else { return Ok(None) };
         let towards = |correction: f32| -> Vec<WeightColumns> {
             let each = parts.iter().zip(&targets).map(|(part, target)| {
@@ -233,8 +235,7 @@ impl Layer<'_> {
                         part.values.iter().zip(errors).map(|(value, error)| value + error).collect()
                     })
                     .collect();
-                let columns = decoded.iter().map(|decoded| &decoded[..]);
-                (error(&Columns::of(columns, parts, self.spans.len())), rounded)
+                (error(&whole(&decoded)), rounded)
             });
             errors.min_by(|(one, _), (other, _)| one.total_cmp(other))
         };
@@ -247,9 +248,8 @@ impl Layer<'_> {
         let Some((_, parts)) = tried.min_by(|(one, _), (other, _)| one.total_cmp(other)) else {
             return Ok(None);
         };
-        let best = rounded(&parts, self.last).filter(|(error, _)| *error < least);
-        let Some((found, best)) = best else { return Ok(None) };
-        least = found;
+        let best = rounded(&parts, self.last).filter(|(error, _)| *error < now);
+        let Some((least, best)) = best else { return Ok(None) };
         let relative = |error: f64| if output > 0.0 { (error / output) as f32 } else { 0.0 };
         let errors = BTreeMap::from([
             (Algorithm::Nearest.name().to_owned(), relative(nearest)),
@@ -272,32 +272,6 @@ impl Layer<'_> {
         let each = (0..self.map.width)
             .flat_map(|column| (0..self.map.depth).map(move |element| (column, element)));
         each.map(|(column, element)| weight[self.map.index(group, column, element)]).collect()
-    }
-}
-
-/// The columns of each group of a weight, one after the other.
-struct Columns(Vec<Vec<f32>>);
-
-impl Columns {
-    /// The columns of parts, of which `spans` make a column.
-    fn of<'p>(
-        values: impl Iterator<Item = &'p [f32]>,
-        parts: &[WeightColumns],
-        spans: usize,
-    ) -> Columns {
-        let values: Vec<&[f32]> = values.collect();
-        let groups = parts.chunks(spans).zip(values.chunks(spans));
-        let whole = groups.map(|(parts, values)| {
-            let width = parts.first().map_or(0, WeightColumns::width);
-            let mut whole = Vec::with_capacity(values.iter().map(|values| values.len()).sum());
-            for column in 0..width {
-                for (part, values) in parts.iter().zip(values) {
-                    whole.extend_from_slice(&values[column * part.depth..][..part.depth]);
-                }
-            }
-            whole
-        });
-        Columns(whole.collect())
     }
 }
 
