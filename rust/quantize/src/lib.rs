@@ -66,12 +66,12 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    AccuracyControl, CheckSamples, CompareOptions, Comparison, Extract, Kernels, LatencyOptions,
-    LayerError, LayerErrors, LayerRow, LayerWidth, MeasuredStrategy, Metric, MixedOptions,
-    MixedPrecision, OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation,
-    Request, SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare,
-    extract, latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control,
-    recommend, recommend_measured, sensitivity, weight_sensitivity,
+    AccuracyControl, CheckSamples, CompareOptions, Comparison, Kernels, LatencyOptions, LayerError,
+    LayerErrors, LayerRow, LayerWidth, MeasuredStrategy, Metric, MixedOptions, MixedPrecision,
+    OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation, Request,
+    SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare, latency,
+    layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
+    recommend_measured, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{
@@ -115,7 +115,7 @@ pub use report::{
     ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
 pub use transform::{
-    OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step, convert_opset,
-    optimize, prune,
+    Extract, OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step,
+    convert_opset, extract, optimize, prune,
 };
 pub use util::text;

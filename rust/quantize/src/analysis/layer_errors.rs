@@ -9,7 +9,6 @@ use quantize_rs_onnx::{Model, Tensor, topological};
 use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
-use super::extract::{Extract, extract};
 use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::calibrate::pair::OffsetSink;
@@ -19,6 +18,7 @@ use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
 use crate::transform;
+use crate::transform::{Extract, extract};
 use crate::{CalibrationError, QuantizeError};
 
 /// The error of each value of a quantized model.

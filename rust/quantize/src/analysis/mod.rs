@@ -4,7 +4,6 @@ pub(crate) mod accuracy_control;
 mod accuracy_criteria;
 mod assessments;
 mod compare;
-mod extract;
 mod kernels;
 mod latency;
 mod layer_errors;
@@ -27,7 +26,6 @@ pub use recommend::{
 pub(crate) use crate::calibrate::pair::SliceSamples;
 pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};
-pub use extract::{Extract, extract};
 pub use kernels::Kernels;
 pub(crate) use latency::speed;
 pub use latency::{LatencyOptions, latency};

@@ -10,6 +10,7 @@
 pub(crate) mod convert_opset;
 mod equalize;
 mod eval;
+mod extract;
 mod floats;
 mod fold_batch_norm;
 mod fold_constants;
@@ -34,6 +35,7 @@ mod widen_floats;
 pub(crate) use convert_opset::NEWEST_OPSET;
 pub use convert_opset::{OpsetConversion, convert_opset};
 pub(crate) use equalize::EQUALIZED;
+pub use extract::{Extract, extract};
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use quantize_rs_onnx::reads;
 
 use super::layers::Layer;
-use crate::analysis::extract::{Extract, extract};
 use crate::calibrate::engine::{Engine, Sample, Session};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::{Graph, Producer, ValueId};
+use crate::transform::{Extract, extract};
 use crate::{CalibrationError, QuantizeError};
 
 /// The number of layers that begin in one piece. With fewer, passing values on takes longer than it

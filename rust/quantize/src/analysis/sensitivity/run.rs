@@ -14,7 +14,6 @@ use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
-use crate::analysis::extract::extract;
 use crate::analysis::recorded::Sizes;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -23,6 +22,7 @@ use crate::graph::fingerprint::fingerprint;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::float32;
 use crate::report::Origin;
+use crate::transform::extract;
 use crate::util::fnv::Fnv;
 use crate::{CalibrationError, Plan, QuantizeError, Ranges, encode, rewrite};
 

@@ -20,9 +20,10 @@ use crate::calibrate::pair::{Pair, SliceSamples};
 use crate::calibrate::run::{Control, observe};
 use crate::encode::{WeightTask, scale_type};
 use crate::graph::elements::to_f32;
-use crate::graph::{Graph, Producer};
+use crate::graph::{Graph, InputSpec, Producer};
 use crate::plan::Source;
 use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+use crate::transform::extract;
 
 /// The samples that are run again, and the engine that runs them.
 #[derive(Clone, Copy)]
@@ -147,10 +148,13 @@ impl Sequence<'_, '_> {
             .collect();
         let shared: Vec<Mutex<PairedMoments>> =
             inputs.iter().map(|input| Mutex::new(PairedMoments::of(input))).collect();
+        let parts = (upto(self.model, &names)?, upto(partial, &names)?);
+        let (float, partial) =
+            (parts.0.as_ref().unwrap_or(self.model), parts.1.as_ref().unwrap_or(partial));
         let pair = Pair { engine: again.engine, second: partial };
         let samples = &mut SliceSamples(again.samples.iter());
         let observer = || PairedObserver::new(names.len(), &placed, &shared);
-        observe(self.model, &names, &pair, samples, control, observer)?;
+        observe(float, &names, &pair, samples, control, observer)?;
         let inner = |one: Mutex<_>| one.into_inner().unwrap_or_else(PoisonError::into_inner);
         Ok(shared.into_iter().map(inner).collect())
     }
@@ -273,6 +277,17 @@ impl Layer<'_> {
             .flat_map(|column| (0..self.map.depth).map(move |element| (column, element)));
         each.map(|(column, element)| weight[self.map.index(group, column, element)]).collect()
     }
+}
+
+/// The part of a model that computes these values. `None` if it takes fewer inputs than the model:
+/// then samples of the model do not fit it.
+fn upto(model: &Model, values: &[String]) -> Result<Option<Model>, QuantizeError> {
+    let inputs = InputSpec::of(model);
+    if values.iter().any(|value| inputs.iter().any(|input| input.name == *value)) {
+        return Ok(None);
+    }
+    let part = extract(model, &[], values)?;
+    Ok((part.inputs.len() == inputs.len()).then_some(part.model))
 }
 
 /// Columns of twice the depth, whose outputs for rows of the quantized model and then of the float
