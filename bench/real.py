@@ -9,6 +9,7 @@ from pathlib import Path
 import figures
 import models
 import peers
+import rounded
 from case import ALL_VALID, Case, Job, Target
 from graph import OPSET
 from tools import OURS
@@ -204,7 +205,7 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
         title=name,
         model=model,
         samples={"kind": "folder", "path": str(path.parent)},
-        jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ())),
+        jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ()), *rounded.jobs(name)),
         targets=(
             ALL_VALID,
             *as_good_as_peers("static", (OURS_AUTO, OURS_AUTO_TENSOR), peers.figures_of(meta)),
@@ -212,6 +213,7 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
             *METHODS_DIFFER,
             *([integer_share(OURS_AUTO.label)] if convolutional else []),
             *PROMISES.get(name, ()),
+            *rounded.targets(name),
         ),
         sqnr_samples=512,
         latency=(1,) if name in LATENCY else (),
