@@ -112,7 +112,7 @@ class ReportRow(PlannedValue):
         The calibration method that ``"auto"`` chose for it.
     rounded_by : str or None
         The algorithm that rounded a weight with the help of samples: ``"nearest"``, ``"scales"``,
-        ``"gptq"`` or ``"descent"``. None for others.
+        ``"gptq"``, ``"descent"`` or ``"adaround"``. None for others.
     rounding_gain_db : float or None
         By how many decibels that lowers the error of the layer's output on samples held back. The
         report's JSON has the error of every algorithm that was tried.

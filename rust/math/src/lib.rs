@@ -81,5 +81,5 @@ pub use spec::{Granularity, QSpec, Scales};
 pub use weight::{WeightMethod, fit};
 pub use weight_rounding::{
     Algorithm, ColumnIntegers, Effort, Rounded, ScaleBounds, WeightColumns, corrected_targets,
-    output_error, quadratic_error, round_columns,
+    improve_columns, output_error, quadratic_error, round_columns,
 };

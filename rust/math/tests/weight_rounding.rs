@@ -157,6 +157,36 @@ fn each_algorithm_has_a_smaller_quadratic_error() {
 }
 
 #[test]
+fn the_relaxed_choice_is_better_than_gptq_and_does_not_depend_on_threads() {
+    for (bits, block) in [(QType::Int2, 40), (QType::Int4, 8), (QType::Int8, 40)] {
+        let part = part(40, 70, block, 6);
+        let spec = spec(bits, false);
+        let groups = part.groups.len();
+        let rounded = |threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let (bounds, last) = (ScaleBounds::default(), Algorithm::AdaRound);
+            let parts = std::slice::from_ref(&part);
+            pool.install(|| round_columns(parts, groups, &spec, bounds, last, EFFORT, &GO_ON))
+        };
+        let found = rounded(1);
+        let errors: Vec<f64> =
+            found.iter().map(|one| one.quadratic_error(std::slice::from_ref(&part))).collect();
+        let (low, high) = spec.grid();
+        let [_, gptq, descent, adaround] = errors[..] else { panic!("{errors:?}") };
+        assert_eq!(found[3].algorithm, Algorithm::AdaRound);
+        if bits == QType::Int8 {
+            // Only the two integers around an element are tried, which is less than GPTQ does.
+            assert!(adaround < 1.3 * gptq, "{errors:?}");
+        } else {
+            assert!(adaround < descent && descent < gptq, "{bits}: {errors:?}");
+        }
+        assert!(found[3].integers[0].iter().all(|q| (low..=high).contains(&i32::from(*q))));
+        assert_eq!(rounded(2), found);
+        assert_eq!(rounded(7), found);
+    }
+}
+
+#[test]
 fn descent_never_raises_the_error_however_long_it_runs() {
     let part = part(40, 9, 8, 3);
     let spec = spec(QType::Int4, false);

@@ -5,6 +5,7 @@
 //! [second moments](crate::SecondMoments) of its input. All algorithms minimize this quadratic form
 //! over integers, scales and zero points. One file per algorithm.
 
+mod adaround;
 mod descent;
 mod gptq;
 mod panel;
@@ -42,6 +43,8 @@ pub enum Algorithm {
     Gptq,
     /// Integers and scales are changed in turn as long as the error falls.
     Descent,
+    /// A relaxed choice of the integer below or above each element, then the same.
+    AdaRound,
 }
 
 impl Algorithm {
@@ -52,6 +55,7 @@ impl Algorithm {
             Algorithm::Scales => "scales",
             Algorithm::Gptq => "gptq",
             Algorithm::Descent => "descent",
+            Algorithm::AdaRound => "adaround",
         }
     }
 }
@@ -126,6 +130,12 @@ impl Rounded {
     pub fn quadratic_error(&self, parts: &[WeightColumns]) -> f64 {
         let each = parts.iter().enumerate();
         each.map(|(at, part)| quadratic_error(&self.errors(part, at), part)).sum()
+    }
+
+    /// The dequantized weight of `part`, the one at this position, column by column.
+    pub fn values(&self, part: &WeightColumns, position: usize) -> Vec<f32> {
+        let errors = self.errors(part, position);
+        part.values.iter().zip(errors).map(|(value, error)| value + error).collect()
     }
 
     /// The errors of the weight of `part`, the one at this position, column by column.
@@ -225,9 +235,33 @@ pub fn round_columns(
     let gptq = Rounded { algorithm: Algorithm::Gptq, integers: integers.collect(), params };
     found.push(gptq.clone());
     if algorithm >= Algorithm::Descent {
-        found.push(descent::improve(parts, gptq, spec, bounds, effort, stop));
+        let descent = descent::improve(parts, gptq, spec, bounds, effort, stop);
+        let params = descent.params.clone();
+        found.push(descent);
+        if algorithm >= Algorithm::AdaRound {
+            // From the scales that descent found.
+            let integers = parts.par_iter().map(|part| adaround::round(part, &params, spec, stop));
+            let integers = integers.collect();
+            let start = Rounded { algorithm: Algorithm::AdaRound, integers, params };
+            let improved = descent::improve(parts, start, spec, bounds, effort, stop);
+            found.push(Rounded { algorithm: Algorithm::AdaRound, ..improved });
+        }
     }
     found
+}
+
+/// Improves a rounding of a weight by coordinate descent, for moments that it has not seen.
+///
+/// The arguments and the result are those of [`round_columns`].
+pub fn improve_columns(
+    parts: &[WeightColumns],
+    start: Rounded,
+    spec: &QSpec,
+    bounds: ScaleBounds<'_>,
+    effort: Effort,
+    stop: &AtomicBool,
+) -> Rounded {
+    descent::improve(parts, start, spec, bounds, effort, stop)
 }
 
 /// Whether the caller has set the flag.

@@ -27,6 +27,9 @@ pub enum WeightAlgorithm {
     Gptq,
     /// Also coordinate descent.
     Descent,
+    /// Also a relaxed choice between the integers around each element.
+    #[serde(rename = "adaround")]
+    AdaRound,
 }
 
 struct Row {
@@ -68,6 +71,12 @@ const ROWS: &[Row] = &[
         about: "also integers and scales changed in turn as long as the output error falls",
         last: Algorithm::Descent,
     },
+    Row {
+        value: WeightAlgorithm::AdaRound,
+        name: "adaround",
+        about: "also a relaxed choice between the integers around each element, which takes long",
+        last: Algorithm::AdaRound,
+    },
 ];
 
 impl WeightAlgorithm {
@@ -78,6 +87,7 @@ impl WeightAlgorithm {
         WeightAlgorithm::Scales,
         WeightAlgorithm::Gptq,
         WeightAlgorithm::Descent,
+        WeightAlgorithm::AdaRound,
     ];
 
     /// The last algorithm that is tried.

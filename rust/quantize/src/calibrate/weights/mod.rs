@@ -20,13 +20,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use ndarray::Array2;
-use quantize_rs_math::{Algorithm, Layout, Rounded, ScaleBounds, WeightColumns, round_columns};
+use quantize_rs_math::{
+    Algorithm, Effort, Layout, QSpec, Rounded, ScaleBounds, WeightColumns, improve_columns,
+    round_columns,
+};
 use quantize_rs_onnx::{DataType, Model};
 use rayon::prelude::*;
 
 use crate::encode::{WeightTask, bias, scale_type};
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
+use crate::options::RoundingEffort;
 use crate::plan::Plan;
 use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 use crate::util::text::size;
@@ -235,44 +239,86 @@ struct Layer<'a> {
     last: Algorithm,
 }
 
+/// The elements of a weight, and how its scales are shared and bounded.
+struct Floats {
+    values: Vec<f32>,
+    hash: u64,
+    layout: Layout,
+    /// The least scale of each group; empty if there is none.
+    least: Vec<f32>,
+    halves: bool,
+}
+
+impl Floats {
+    fn bounds(&self) -> ScaleBounds<'_> {
+        ScaleBounds { floors: &self.least, halves: self.halves }
+    }
+
+    /// The weight as it is rounded without samples.
+    fn unrounded(&self, spec: QSpec, evidence: RoundingEvidence) -> RoundedWeight {
+        RoundedWeight {
+            evidence,
+            spec,
+            floats: self.hash,
+            scales: Vec::new(),
+            zero_points: Vec::new(),
+            integers: Vec::new(),
+        }
+    }
+}
+
 impl Layer<'_> {
+    /// The elements. `None` if some are not finite, or do not fit the layout.
+    fn floats(&self) -> Result<Option<Floats>, QuantizeError> {
+        let WeightTask { graph, how, constant, floors, .. } = *self.task;
+        let tensor = graph.model.tensor(constant.tensor)?;
+        let values = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite()));
+        let layout = Layout::of(self.task.shape(), how.spec.granularity).ok();
+        let found = values.zip(layout).map(|(values, layout)| Floats {
+            values,
+            hash: hash(&tensor),
+            least: least_scales(floors, layout.groups()),
+            layout,
+            halves: scale_type(graph, constant.anchor) == DataType::Float16,
+        });
+        Ok(found)
+    }
+
     /// The weight as its best algorithm rounds it. Returns soon once `stop` is set.
     fn round(&self, stop: &AtomicBool) -> Result<Option<RoundedWeight>, QuantizeError> {
-        let WeightTask { graph, plan, how, constant, floors, .. } = *self.task;
-        let tensor = graph.model.tensor(constant.tensor)?;
-        let Some(floats) = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite())) else {
-            return Ok(None);
-        };
-        let Ok(layout) = Layout::of(self.task.shape(), how.spec.granularity) else {
-            return Ok(None);
-        };
-        let Some(parts) = self.parts(&floats, &layout, &|group, at| self.moments(group, at)) else {
-            return Ok(None);
-        };
+        let Some(weight) = self.floats()? else { return Ok(None) };
+        let Floats { values: floats, layout, .. } = &weight;
+        let WeightTask { plan, how, .. } = *self.task;
+        let seen = |group, at| self.moments(group, at, false);
+        let Some(parts) = self.parts(floats, layout, &seen) else { return Ok(None) };
         let held: Vec<Held> = (0..self.map.groups).map(|group| self.held(group)).collect();
-        let halves = scale_type(graph, constant.anchor) == DataType::Float16;
-        let bounds = least_scales(floors, layout.groups());
-        let bounds = ScaleBounds { floors: &bounds, halves };
+        let bounds = weight.bounds();
         let effort = plan.config.rounding_effort.effort();
         let spec = &how.spec;
         let all = round_columns(&parts, layout.groups(), spec, bounds, self.last, effort, stop);
         let nearest = self.task.without_samples()?;
-        let Some(nearest) = self.errors_of(&nearest, &floats) else { return Ok(None) };
+        let Some(nearest) = self.errors_of(&nearest, floats) else { return Ok(None) };
         let held_back = held.iter().any(|held| !held.rows.is_empty());
         let spans = self.spans.len();
         let evidence = evidence::Evidence { parts: &parts, spans, held: &held, held_back };
         let (best, errors) = smallest(&evidence, &nearest, &all);
         let algorithm = best.map_or(Algorithm::Nearest, |best| best.algorithm);
         let evidence = RoundingEvidence { algorithm, errors, held_back };
-        let empty = RoundedWeight {
-            evidence,
-            spec: how.spec,
-            floats: hash(&tensor),
-            scales: Vec::new(),
-            zero_points: Vec::new(),
-            integers: Vec::new(),
+        let empty = weight.unrounded(how.spec, evidence);
+        let improves = |best: &Rounded| {
+            let once = plan.config.rounding_effort != RoundingEffort::Best;
+            once && held_back && best.algorithm >= Algorithm::Descent
         };
         Ok(Some(match best {
+            // Layer after layer, the rows held back are needed again.
+            Some(best) if improves(best) => {
+                let all = |group, at| self.moments(group, at, true);
+                let Some(parts) = self.parts(floats, layout, &all) else { return Ok(None) };
+                // Little is left to do, for rows that resemble those that were seen.
+                let effort = Effort { rounds: 1, ..effort };
+                let best = improve_columns(&parts, best.clone(), spec, bounds, effort, stop);
+                self.stored(&best, empty)
+            }
             Some(best) => self.stored(best, empty),
             None => empty,
         }))
@@ -317,11 +363,17 @@ impl Layer<'_> {
         each.into_par_iter().map(part).collect()
     }
 
-    /// The mean second moments of a span of the inputs of a group. `None` if nothing is known.
-    fn moments(&self, group: usize, at: usize) -> Option<Array2<f64>> {
+    /// The mean second moments of a span of the inputs of a group, with those of the rows held back
+    /// if `all`. `None` if nothing is known.
+    fn moments(&self, group: usize, at: usize, all: bool) -> Option<Array2<f64>> {
         let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
         let mut moments = Cow::Borrowed(inputs.next()?);
         inputs.try_for_each(|more| moments.to_mut().merge(more)).ok()?;
+        for input in self.inputs.iter().filter(|_| all) {
+            let rows = input.held_back(group);
+            let of_span = rows.chunks(self.map.depth).flat_map(|row| &row[self.spans[at].clone()]);
+            moments.to_mut().add(&of_span.copied().collect::<Vec<_>>()).ok()?;
+        }
         if moments.rows() == 0 {
             return None;
         }

@@ -5,24 +5,21 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
-use quantize_rs_math::{
-    Algorithm, Layout, ScaleBounds, WeightColumns, corrected_targets, output_error, round_columns,
-};
+use quantize_rs_math::{Algorithm, WeightColumns, corrected_targets, output_error, round_columns};
 use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto, topological};
 
 use super::evidence::whole_columns;
 use super::layers::{LayerInput, LayerWeight, Layers};
 use super::paired::{PairedMoments, PairedObserver, moments};
-use super::{Layer, least_scales};
+use super::{Floats, Layer};
 use crate::QuantizeError;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::pair::{Pair, SliceSamples};
 use crate::calibrate::run::{Control, observe};
-use crate::encode::{WeightTask, scale_type};
-use crate::graph::elements::to_f32;
+use crate::encode::WeightTask;
 use crate::graph::{Graph, InputSpec, Producer};
 use crate::plan::Source;
-use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence};
 use crate::transform::extract;
 
 /// The samples that are run again, and the engine that runs them.
@@ -169,14 +166,9 @@ impl Layer<'_> {
         now: Option<&RoundedWeight>,
         stop: &AtomicBool,
     ) -> Result<Option<RoundedWeight>, QuantizeError> {
-        let WeightTask { graph, plan, how, constant, floors, .. } = *self.task;
-        let tensor = graph.model.tensor(constant.tensor)?;
-        let Some(floats) = to_f32(&tensor).filter(|all| all.iter().all(|x| x.is_finite())) else {
-            return Ok(None);
-        };
-        let Ok(layout) = Layout::of(self.task.shape(), how.spec.granularity) else {
-            return Ok(None);
-        };
+        let Some(weight) = self.floats()? else { return Ok(None) };
+        let layout = &weight.layout;
+        let WeightTask { plan, how, .. } = *self.task;
         let held: Vec<Vec<f32>> = (0..self.map.groups)
             .map(|group| inputs.iter().flat_map(|input| input.held_back(group)).collect())
             .collect();
@@ -184,11 +176,9 @@ impl Layer<'_> {
             return Ok(None);
         }
         let spans = self.spans.len();
-        let known: Option<Vec<_>> =
-            (0..held.len() * spans).map(|at| moments(inputs, at / spans, at % spans)).collect();
-        let Some(known) = known else { return Ok(None) };
-        let own = |group: usize, at: usize| Some(known[group * spans + at][0].clone());
-        let Some(parts) = self.parts(&floats, &layout, &own) else { return Ok(None) };
+        let Some((parts, targets)) = self.fitted(&weight, inputs, stop) else {
+            return Ok(None);
+        };
         // The columns of each group, one after the other.
         let whole = |values: &[Vec<f32>]| -> Vec<Vec<f32>> {
             let groups = parts.chunks(spans).zip(values.chunks(spans));
@@ -212,33 +202,13 @@ impl Layer<'_> {
         let (Some(now), Some(nearest)) = (as_it_is(now)?, as_it_is(None)?) else {
             return Ok(None);
         };
-        let halves = scale_type(graph, constant.anchor) == DataType::Float16;
-        let bounds = least_scales(floors, layout.groups());
-        let bounds = ScaleBounds { floors: &bounds, halves };
+        let bounds = weight.bounds();
         let effort = plan.config.rounding_effort.effort();
-        let each = parts.iter().zip(&known);
-        let targets: Option<Vec<Vec<f32>>> =
-            each.map(|(part, [_, cross])| corrected_targets(part, &cross.view(), stop)).collect();
-        let Some(targets) = targets else { return Ok(None) };
-        let towards = |correction: f32| -> Vec<WeightColumns> {
-            let each = parts.iter().zip(&targets).map(|(part, target)| {
-                let both = part.values.iter().zip(target);
-                let values = both.map(|(own, to)| own + correction * (to - own)).collect();
-                WeightColumns { values, ..part.clone() }
-            });
-            each.collect()
-        };
         let rounded = |parts: &[WeightColumns], last: Algorithm| {
             let all = round_columns(parts, layout.groups(), &how.spec, bounds, last, effort, stop);
             let errors = all.into_iter().map(|rounded| {
-                let decoded: Vec<Vec<f32>> = parts
-                    .iter()
-                    .enumerate()
-                    .map(|(at, part)| {
-                        let errors = rounded.errors(part, at);
-                        part.values.iter().zip(errors).map(|(value, error)| value + error).collect()
-                    })
-                    .collect();
+                let each = parts.iter().enumerate().map(|(at, part)| rounded.values(part, at));
+                let decoded: Vec<Vec<f32>> = each.collect();
                 (error(&whole(&decoded)), rounded)
             });
             errors.min_by(|(one, _), (other, _)| one.total_cmp(other))
@@ -246,7 +216,7 @@ impl Layer<'_> {
         // Descent takes most of the time, and changes little about which correction is the best.
         let quick = self.last.min(Algorithm::Gptq);
         let tried = CORRECTIONS.iter().filter_map(|correction| {
-            let parts = towards(*correction);
+            let parts = towards(&parts, &targets, *correction);
             Some((rounded(&parts, quick)?.0, parts))
         });
         let Some((_, parts)) = tried.min_by(|(one, _), (other, _)| one.total_cmp(other)) else {
@@ -260,15 +230,27 @@ impl Layer<'_> {
             (best.algorithm.name().to_owned(), relative(least)),
         ]);
         let evidence = RoundingEvidence { algorithm: best.algorithm, errors, held_back: true };
-        let empty = RoundedWeight {
-            evidence,
-            spec: how.spec,
-            floats: hash(&tensor),
-            scales: Vec::new(),
-            zero_points: Vec::new(),
-            integers: Vec::new(),
-        };
+        let empty = weight.unrounded(how.spec, evidence);
         Ok(Some(self.stored(&best, empty)))
+    }
+
+    /// The parts of the weight for the inputs of the quantized model, and the values that make good
+    /// most of what these lost.
+    fn fitted(
+        &self,
+        weight: &Floats,
+        inputs: &[&PairedMoments],
+        stop: &AtomicBool,
+    ) -> Option<(Vec<WeightColumns>, Vec<Vec<f32>>)> {
+        let spans = self.spans.len();
+        let of_part = |at: usize| moments(inputs, at / spans, at % spans);
+        let known: Vec<_> = (0..self.map.groups * spans).map(of_part).collect::<Option<_>>()?;
+        let own = |group: usize, at: usize| Some(known[group * spans + at][0].clone());
+        let parts = self.parts(&weight.values, &weight.layout, &own)?;
+        let each = parts.iter().zip(&known);
+        let each = each.map(|(part, [_, cross])| corrected_targets(part, &cross.view(), stop));
+        let targets: Vec<Vec<f32>> = each.collect::<Option<_>>()?;
+        Some((parts, targets))
     }
 
     /// The columns of a group, one after the other.
@@ -277,6 +259,16 @@ impl Layer<'_> {
             .flat_map(|column| (0..self.map.depth).map(move |element| (column, element)));
         each.map(|(column, element)| weight[self.map.index(group, column, element)]).collect()
     }
+}
+
+/// The parts with a part of the correction of their values.
+fn towards(parts: &[WeightColumns], targets: &[Vec<f32>], correction: f32) -> Vec<WeightColumns> {
+    let each = parts.iter().zip(targets).map(|(part, target)| {
+        let both = part.values.iter().zip(target);
+        let values = both.map(|(own, to)| own + correction * (to - own)).collect();
+        WeightColumns { values, ..part.clone() }
+    });
+    each.collect()
 }
 
 /// The part of a model that computes these values. `None` if it takes fewer inputs than the model:
