@@ -341,3 +341,53 @@ def test_layers_that_turn_out_not_to_be_needed_are_quantized_again() -> None:
         ("scaling",),
         ("w1",),
     ]
+
+
+@pytest.mark.parametrize("target", ["qnn", "x86"])
+def test_activations_get_16_bits_where_all_is_computed_in_integers(
+    digits: Path, images: Images, target: str
+) -> None:
+    options: dict[str, Any] = {"target": target, "calibration_data": images, "verify": images}
+    options["engine"] = "onnxruntime"
+    before = quantize_rs.quantize_with_calibration(digits, None, **options).accuracy_control
+    assert before is not None
+    assert before.sqnr_db is not None
+    least = before.sqnr_db + 3
+    report = quantize_rs.quantize_with_calibration(digits, None, min_sqnr=least, **options)
+    verified = report.accuracy_control
+    assert verified is not None
+    if target == "x86":
+        # Operators with activations of 16 bits are no faster there than in float.
+        assert verified.float_layers
+        assert not verified.wide_layers
+        return
+    assert verified.wide_layers
+    assert not verified.float_layers
+    assert verified.attempts[-1].wide_layers == tuple(layer.name for layer in verified.wide_layers)
+    assert "with activations of 16 bits" in str(report)
+    assert report.model is not None
+    wide = onnx.TensorProto.UINT16
+    points = [
+        tensor
+        for tensor in onnx.load_from_string(report.model).graph.initializer
+        if tensor.data_type == wide
+    ]
+    assert points
+    found = quantize_rs.compare(digits, report.model, images, latency=False)
+    assert found.sqnr_db is not None
+    assert found.sqnr_db == verified.sqnr_db
+    assert found.sqnr_db >= least
+
+
+def test_an_engine_without_16_bits_reverts_layers_to_float(digits: Path, images: Images) -> None:
+    options: dict[str, Any] = {"calibration_data": images, "verify": images, "engine": "tract"}
+    options["target"] = "qnn"
+    before = quantize_rs.quantize_with_calibration(digits, None, **options).accuracy_control
+    assert before is not None
+    assert before.sqnr_db is not None
+    least = before.sqnr_db + 1
+    report = quantize_rs.quantize_with_calibration(digits, None, min_sqnr=least, **options)
+    verified = report.accuracy_control
+    assert verified is not None
+    assert verified.float_layers
+    assert not verified.wide_layers

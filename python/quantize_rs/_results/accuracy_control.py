@@ -36,6 +36,8 @@ class Candidate:
     ----------
     float_layers : tuple of str
         The layers that stay float in it, those with the most noise for their cost first.
+    wide_layers : tuple of str
+        The layers whose activations have 16 bits in it.
     bytes : int
         Size of the model in bytes, with its external data.
     outputs : tuple of OutputRow
@@ -47,6 +49,7 @@ class Candidate:
     """
 
     float_layers: tuple[str, ...]
+    wide_layers: tuple[str, ...]
     bytes: int
     outputs: tuple[OutputRow, ...]
     accuracy: Accuracy | None
@@ -60,7 +63,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class RevertedLayer:
-    """A layer that was reverted to float to meet the criteria.
+    """A layer that was reverted to float, or given activations of 16 bits, for the criteria.
 
     Attributes
     ----------
@@ -132,6 +135,8 @@ class Evaluation:
         result.
     float_layers : tuple of RevertedLayer
         The layers that were reverted to float: weights, and operators without weight.
+    wide_layers : tuple of RevertedLayer
+        The layers whose activations were given 16 bits.
     speed : Speed or None
         The latency of both models, if `require_faster` was given.
     """
@@ -142,6 +147,7 @@ class Evaluation:
     engine: str
     attempts: tuple[Candidate, ...]
     float_layers: tuple[RevertedLayer, ...]
+    wide_layers: tuple[RevertedLayer, ...]
     speed: Speed | None
 
     @property

@@ -34,7 +34,7 @@ pub use outliers::{
     OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
 };
 pub use output_check::CheckSamples;
-pub(crate) use sensitivity::all_of;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };
+pub(crate) use sensitivity::{activations, all_of};

@@ -23,6 +23,9 @@ pub struct Evaluation {
     pub attempts: Vec<Candidate>,
     /// The layers that were reverted to float, those with the most noise for their cost first.
     pub float_layers: Vec<RevertedLayer>,
+    /// The layers whose activations were given 16 bits instead, in the same order.
+    #[serde(default)]
+    pub wide_layers: Vec<RevertedLayer>,
     /// The latency of both models, if the result has to be faster.
     pub speed: Option<Speed>,
 }
@@ -32,6 +35,9 @@ pub struct Evaluation {
 pub struct Candidate {
     /// The layers that were reverted to float, in the same order.
     pub float_layers: Vec<String>,
+    /// The layers whose activations were given 16 bits.
+    #[serde(default)]
+    pub wide_layers: Vec<String>,
     /// The size of the model in bytes, including external data.
     pub bytes: u64,
     /// The error of each output.
@@ -42,7 +48,7 @@ pub struct Candidate {
     pub holds: bool,
 }
 
-/// A layer that was reverted to float.
+/// A layer that was reverted to float, or whose activations were given 16 bits.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RevertedLayer {
     /// The name of its weight or, without weight, of its operator.
@@ -139,13 +145,17 @@ impl Evaluation {
         let mut before: &[String] = &[];
         let mut lines = Vec::new();
         for attempt in &self.attempts {
-            let layers = &attempt.float_layers[..];
-            let what = match layers.strip_prefix(before) {
-                Some([]) => "as planned".to_owned(),
-                Some(more) if !before.is_empty() => format!("{} too", listed(more)),
+            let (layers, wide) = (&attempt.float_layers[..], &attempt.wide_layers[..]);
+            let what = match (layers.strip_prefix(before), wide) {
+                (_, [_, ..]) if layers.is_empty() => format!("{} with {WIDE}", listed(wide)),
+                (_, [_, ..]) => {
+                    format!("{} left float, {} with {WIDE}", listed(layers), listed(wide))
+                }
+                (Some([]), _) => "as planned".to_owned(),
+                (Some(more), _) if !before.is_empty() => format!("{} too", listed(more)),
                 _ => format!("{} left float", listed(layers)),
             };
-            before = layers;
+            before = if wide.is_empty() { layers } else { &[] };
             let missed = if attempt.holds { "" } else { ", below the criterion" };
             lines.push(format!("{what}: {}{missed}", attempt.measured()));
         }
@@ -158,6 +168,9 @@ impl Evaluation {
         lines
     }
 }
+
+/// What the layers of a candidate were given.
+const WIDE: &str = "activations of 16 bits";
 
 /// The number of layer names that are shown for a candidate.
 const MAX_NAMES: usize = 4;

@@ -1,5 +1,8 @@
 //! One candidate: a quantized model and its measurement against the float model.
 
+use std::collections::{BTreeSet, HashMap};
+
+use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
 
 use super::AccuracyControl;
@@ -9,7 +12,8 @@ use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, StagedProgress};
 use crate::report::{Candidate, RevertedLayer};
 use crate::{
-    AccuracyCriteria, CompareOptions, Config, PreprocessedModel, QuantizeError, Ranges, compare,
+    AccuracyCriteria, CompareOptions, Config, Plan, PreprocessedModel, QuantizeError, Ranges,
+    compare,
 };
 
 /// Quantizes and measures candidates.
@@ -21,6 +25,34 @@ pub(super) struct CandidateEvaluator<'a> {
     pub(super) samples: &'a [Sample],
     pub(super) options: &'a AccuracyControl,
     pub(super) stages: StagedProgress<'a>,
+}
+
+/// The layers that are not quantized as planned.
+#[derive(Clone, Default)]
+pub(super) struct Reverted {
+    /// Those that are left in float.
+    pub(super) float: Vec<RevertedLayer>,
+    /// Those whose activations get 16 bits.
+    pub(super) wide: Vec<RevertedLayer>,
+}
+
+/// How activations of layers get 16 bits.
+pub(super) struct Wide {
+    pub(super) qtype: QType,
+    /// The activations of each layer.
+    pub(super) values: HashMap<String, BTreeSet<String>>,
+}
+
+impl Wide {
+    /// Gives the activations of layers, as far as a plan quantizes them, 16 bits in its options.
+    fn extend(&self, config: &mut Config, plan: &Plan, layers: &[RevertedLayer]) {
+        let values = layers.iter().filter_map(|layer| self.values.get(&layer.name)).flatten();
+        let quantized: BTreeSet<&str> =
+            plan.quantized().map(|(value, _)| value.name.as_str()).collect();
+        for value in values.filter(|value| quantized.contains(value.as_str())) {
+            config.activation_types.insert(value.clone(), self.qtype);
+        }
+    }
 }
 
 /// A candidate with its measurement.
@@ -53,15 +85,23 @@ impl<'a> CandidateEvaluator<'a> {
         }
     }
 
-    /// Quantizes the model with these layers reverted to float, and measures it.
+    /// Quantizes the model with some layers reverted, and measures it.
     pub(super) fn evaluate(
         &mut self,
         config: &Config,
-        float: &[RevertedLayer],
+        wide: Option<&Wide>,
+        reverted: &Reverted,
     ) -> Result<EvaluatedCandidate, QuantizeError> {
-        let prepared = PreprocessedModel::of(self.model, with_float(config, float))?;
+        let mut config = with_float(config, &reverted.float);
+        let mut prepared = PreprocessedModel::of(self.model, config.clone())?;
         let mut plan = prepared.plan();
-        if let Some(ranges) = self.ranges.filter(|_| !float.is_empty()) {
+        if let Some(wide) = wide.filter(|_| !reverted.wide.is_empty()) {
+            wide.extend(&mut config, &plan, &reverted.wide);
+            prepared = PreprocessedModel::of(self.model, config)?;
+            plan = prepared.plan();
+        }
+        let is_planned = reverted.float.is_empty() && reverted.wide.is_empty();
+        if let Some(ranges) = self.ranges.filter(|_| !is_planned) {
             // Next to float layers, values may be quantized that were not quantized before.
             plan = plan.without_unseen(ranges).into_owned();
         }
@@ -77,7 +117,8 @@ impl<'a> CandidateEvaluator<'a> {
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*bar });
         let attempt = Candidate {
-            float_layers: float.iter().map(|layer| layer.name.clone()).collect(),
+            float_layers: names(&reverted.float),
+            wide_layers: names(&reverted.wide),
             bytes: found.bytes_quantized,
             outputs: found.outputs,
             accuracy: found.accuracy,
@@ -86,6 +127,10 @@ impl<'a> CandidateEvaluator<'a> {
         let (samples, engine, notes) = (found.samples, found.engine, found.notes);
         Ok(EvaluatedCandidate { quantized, attempt, misses, samples, engine, notes })
     }
+}
+
+fn names(layers: &[RevertedLayer]) -> Vec<String> {
+    layers.iter().map(|layer| layer.name.clone()).collect()
 }
 
 /// The options with these layers in float.

@@ -1,8 +1,15 @@
-//! Reverts as few layers to float as the accuracy criteria need.
+//! Reverts as few layers to float, or to activations of 16 bits, as the accuracy criteria need.
 
-use super::candidate::{CandidateEvaluator, EvaluatedCandidate};
+use std::ops::Range;
+
+use quantize_rs_math::QType;
+
+use super::candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted, Wide};
 use super::{AccuracyControl, advice, missed};
-use crate::analysis::SliceSamples;
+use crate::analysis::{SliceSamples, activations};
+use crate::error::{CalibrationErrorKind as Kind, QuantizeErrorKind};
+use crate::graph::Graph;
+use crate::options::Placement;
 use crate::report::{Candidate, RevertedLayer, worst_sqnr};
 use crate::{
     Config, DataType, LayerRow, Plan, PreprocessedModel, QuantizeError, SensitivityOptions,
@@ -17,92 +24,208 @@ const MAX_RANKING_SAMPLES: usize = 32;
 /// meets the criteria.
 const MAX_RETURNS: usize = 12;
 
-/// A candidate that meets the criteria, with its float layers.
+/// A candidate that meets the criteria, with the layers that are not quantized as planned.
 struct Holding {
-    layers: Vec<RevertedLayer>,
+    layers: Reverted,
     candidate: EvaluatedCandidate,
 }
 
-/// The model with the fewest float layers that meets the criteria, these layers, and the failed
-/// candidates.
-pub(super) fn to_float(
+/// What becomes of the layers of a candidate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Becomes {
+    Float,
+    Wide,
+}
+
+/// The search for layers to revert.
+struct Search<'s, 'e> {
+    evaluator: &'s mut CandidateEvaluator<'e>,
+    config: &'s Config,
+    /// The layers, those first that are to be reverted first.
+    ranked: Vec<RevertedLayer>,
+    /// How activations get 16 bits, where that is of use to the target.
+    wide: Option<Wide>,
+    /// The candidates that missed the criteria.
+    failed: Vec<Candidate>,
+}
+
+/// The model with the fewest float layers that meets the criteria, the layers that are not
+/// quantized as planned, and the failed candidates.
+pub(super) fn to_wider(
     evaluator: &mut CandidateEvaluator<'_>,
     config: &Config,
     first: EvaluatedCandidate,
     options: &AccuracyControl,
-) -> Result<(EvaluatedCandidate, Vec<RevertedLayer>, Vec<Candidate>), QuantizeError> {
-    let ranked = ranked(evaluator, config)?;
-    // With all layers float nothing would be quantized.
-    let most = ranked.len().saturating_sub(1);
-    // Models are large: of the failed ones only the last is kept, for the error message.
-    let (mut failed, mut last) = (Vec::new(), first);
-    let mut holding: Option<Holding> = None;
-    let mut below = 0;
-    loop {
-        // Doubles the number until the criteria are met, then bisects.
-        let count = match holding.as_ref().map(|found| found.layers.len()) {
-            Some(above) if above - below <= 1 => break,
-            Some(above) => below + (above - below) / 2,
-            None if below == most => break,
-            None => (below * 2).clamp(1, most),
+) -> Result<(EvaluatedCandidate, Reverted, Vec<Candidate>), QuantizeError> {
+    let (ranked, wide) = ranked(evaluator, config)?;
+    let mut search = Search { evaluator, config, ranked, wide, failed: Vec::new() };
+    let mut last = first;
+    // Where they are of use, a float operator is what the target is slow at.
+    if search.wide.is_some() {
+        last = match search.fewest(Becomes::Wide, search.ranked.len(), last)? {
+            Ok(mut found) => {
+                search.return_layers(Becomes::Wide, &mut found)?;
+                return Ok((found.candidate, found.layers, search.failed));
+            }
+            Err(last) => last,
         };
-        let tried = evaluator.evaluate(config, &ranked[..count])?;
-        if tried.misses.is_empty() {
-            holding = Some(Holding { layers: ranked[..count].to_vec(), candidate: tried });
-        } else {
-            below = count;
-            failed.push(std::mem::replace(&mut last, tried).attempt);
-        }
     }
-    let Some(mut found) = holding else {
-        let why = format!(
-            "with {most} of {} layers left float; with all of them nothing would be quantized: \
-             relax the criterion, or {}",
-            ranked.len(),
-            advice(config)
-        );
-        return Err(missed(&last, options, &why));
+    // With all layers float nothing would be quantized.
+    let most = search.ranked.len().saturating_sub(1);
+    let mut found = match search.fewest(Becomes::Float, most, last)? {
+        Ok(found) => found,
+        Err(last) => {
+            let why = format!(
+                "with {most} of {} layers left float; with all of them nothing would be \
+                 quantized: relax the criterion, or {}",
+                search.ranked.len(),
+                advice(config)
+            );
+            return Err(missed(&last, options, &why));
+        }
     };
-    failed.push(last.attempt);
-    return_layers(evaluator, config, &mut found, &mut failed)?;
-    Ok((found.candidate, found.layers, failed))
+    search.return_layers(Becomes::Float, &mut found)?;
+    search.widen(&mut found)?;
+    Ok((found.candidate, found.layers, search.failed))
 }
 
-/// Quantizes layers again as long as the criteria are met: what each layer gains was measured with
-/// no other layer quantized, and others may have made up for it.
-fn return_layers(
-    evaluator: &mut CandidateEvaluator<'_>,
-    config: &Config,
-    found: &mut Holding,
-    failed: &mut Vec<Candidate>,
-) -> Result<(), QuantizeError> {
-    // Without the last one the criteria are missed, so that it stays.
-    let mut end = found.layers.len() - 1;
-    let mut length = end.div_ceil(2);
-    for _ in 0..MAX_RETURNS {
-        if end == 0 {
-            break;
-        }
-        let begin = end.saturating_sub(length);
-        let layers = [&found.layers[..begin], &found.layers[end..]].concat();
-        let tried = evaluator.evaluate(config, &layers)?;
-        if tried.misses.is_empty() {
-            *found = Holding { layers, candidate: tried };
-            end = begin;
-        } else {
-            failed.push(tried.attempt);
-            // One layer of several may be needed, and the others not.
-            if length == 1 {
-                end = begin;
+impl Search<'_, '_> {
+    /// Measures a candidate. `None` if the engine cannot run values of 16 bits: then no further
+    /// candidate has them.
+    fn evaluate(&mut self, layers: &Reverted) -> Result<Option<EvaluatedCandidate>, QuantizeError> {
+        let found = self.evaluator.evaluate(self.config, self.wide.as_ref(), layers);
+        let is_engines = |error: &QuantizeError| {
+            let QuantizeErrorKind::Calibration(error) = error.kind() else { return false };
+            matches!(error.kind(), Kind::Engine { .. }) || error.kind().is_unsupported()
+        };
+        match found {
+            Err(error) if !layers.wide.is_empty() && is_engines(&error) => {
+                self.wide = None;
+                Ok(None)
             }
-            length = (length / 2).max(1);
+            found => found.map(Some),
         }
     }
-    Ok(())
+
+    /// The smallest number of the first layers, at most `most`, with which the criteria are met;
+    /// otherwise the last candidate. Models are large: of the failed ones only the last is kept.
+    #[allow(clippy::type_complexity)] // used once
+    fn fewest(
+        &mut self,
+        becomes: Becomes,
+        most: usize,
+        mut last: EvaluatedCandidate,
+    ) -> Result<Result<Holding, EvaluatedCandidate>, QuantizeError> {
+        let mut holding: Option<(usize, Holding)> = None;
+        let mut below = 0;
+        loop {
+            // Doubles the number until the criteria are met, then bisects.
+            let count = match holding.as_ref().map(|(count, _)| *count) {
+                Some(above) if above - below <= 1 => break,
+                Some(above) => below + (above - below) / 2,
+                None if below == most => break,
+                None => (below * 2).clamp(1, most),
+            };
+            let layers = becomes.of(self.ranked[..count].to_vec());
+            let Some(tried) = self.evaluate(&layers)? else { break };
+            if tried.misses.is_empty() {
+                holding = Some((count, Holding { layers, candidate: tried }));
+            } else {
+                below = count;
+                self.failed.push(std::mem::replace(&mut last, tried).attempt);
+            }
+        }
+        Ok(match holding {
+            Some((_, found)) => {
+                self.failed.push(last.attempt);
+                Ok(found)
+            }
+            None => Err(last),
+        })
+    }
+
+    /// Quantizes layers again as long as the criteria are met: what each layer gains was measured
+    /// with no other layer quantized, and others may have made up for it.
+    fn return_layers(
+        &mut self,
+        becomes: Becomes,
+        found: &mut Holding,
+    ) -> Result<(), QuantizeError> {
+        let all = match becomes {
+            Becomes::Float => found.layers.float.len(),
+            Becomes::Wide => found.layers.wide.len(),
+        };
+        // Without the last one the criteria are missed, so that it stays.
+        let end = all.saturating_sub(1);
+        self.replace(found, end, end.div_ceil(2), |layers, piece| {
+            let own = match becomes {
+                Becomes::Float => &mut layers.float,
+                Becomes::Wide => &mut layers.wide,
+            };
+            own.drain(piece);
+        })
+    }
+
+    /// Gives layers activations of 16 bits instead of leaving them in float, as long as the
+    /// criteria are met.
+    fn widen(&mut self, found: &mut Holding) -> Result<(), QuantizeError> {
+        let Some(wide) = &self.wide else { return Ok(()) };
+        let has_values =
+            |layer: &RevertedLayer| wide.values.get(&layer.name).is_some_and(|all| !all.is_empty());
+        if !found.layers.float.iter().any(has_values) {
+            return Ok(());
+        }
+        let all = found.layers.float.len();
+        self.replace(found, all, all, |layers, piece| {
+            let mut more: Vec<RevertedLayer> = layers.float.drain(piece).collect();
+            more.append(&mut layers.wide);
+            layers.wide = more;
+        })
+    }
+
+    /// Changes pieces of the reverted layers, the last first, and keeps what meets the criteria.
+    fn replace(
+        &mut self,
+        found: &mut Holding,
+        mut end: usize,
+        mut length: usize,
+        change: impl Fn(&mut Reverted, Range<usize>),
+    ) -> Result<(), QuantizeError> {
+        for _ in 0..MAX_RETURNS {
+            if end == 0 {
+                break;
+            }
+            let begin = end.saturating_sub(length);
+            let mut layers = found.layers.clone();
+            change(&mut layers, begin..end);
+            let Some(tried) = self.evaluate(&layers)? else { break };
+            if tried.misses.is_empty() {
+                *found = Holding { layers, candidate: tried };
+                end = begin;
+            } else {
+                self.failed.push(tried.attempt);
+                // One layer of several may be needed, and the others not.
+                if length == 1 {
+                    end = begin;
+                }
+                length = (length / 2).max(1);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Becomes {
+    fn of(self, layers: Vec<RevertedLayer>) -> Reverted {
+        match self {
+            Becomes::Float => Reverted { float: layers, wide: Vec::new() },
+            Becomes::Wide => Reverted { float: Vec::new(), wide: layers },
+        }
+    }
 }
 
 /// The layers of the plan, those first that are to be reverted first: they have the most noise for
-/// what they cost in float.
+/// what they cost in float; and how their activations get 16 bits.
 ///
 /// The cost of a layer is the bytes that it takes more in float, plus the same number for each
 /// layer: the mean of all layers. It stands for the time that a float operator takes more, and
@@ -110,7 +233,7 @@ fn return_layers(
 fn ranked(
     evaluator: &mut CandidateEvaluator<'_>,
     config: &Config,
-) -> Result<Vec<RevertedLayer>, QuantizeError> {
+) -> Result<(Vec<RevertedLayer>, Option<Wide>), QuantizeError> {
     let prepared = PreprocessedModel::of(evaluator.model, config.clone())?;
     let plan = prepared.plan();
     let samples = evaluator.samples;
@@ -134,7 +257,27 @@ fn ranked(
     layers.sort_by(|(one, _), (other, _)| other.total_cmp(one));
     let reverted =
         |(_, row): (f64, LayerRow)| RevertedLayer { name: row.name, outputs: row.outputs };
-    Ok(layers.into_iter().map(reverted).collect())
+    let wide = wide_type(config)
+        .map(|qtype| {
+            let values = activations(&Graph::of(&prepared.model)?, &plan)?;
+            Ok::<_, QuantizeError>(Wide { qtype, values })
+        })
+        .transpose()?;
+    Ok((layers.into_iter().map(reverted).collect(), wide))
+}
+
+/// The type of 16 bits for activations, if the target computes with them in integers and has one
+/// with the sign that they have. ONNX Runtime on a CPU does not: float layers are faster there.
+fn wide_type(config: &Config) -> Option<QType> {
+    if config.profile().placement != Placement::AllOps {
+        return None;
+    }
+    let wide = match config.activations? {
+        QType::UInt8 => QType::UInt16,
+        QType::Int8 => QType::Int16,
+        _ => return None,
+    };
+    config.profile().activations.contains(&wide).then_some(wide)
 }
 
 /// The bytes that quantizing the weight of a layer saves.

@@ -17,7 +17,7 @@ use crate::error::QuantizeErrorKind;
 use crate::plan::not_quantized;
 use crate::report::Evaluation;
 use crate::{AccuracyCriteria, Config, LatencyOptions, QuantizeError, Ranges};
-use candidate::{CandidateEvaluator, EvaluatedCandidate};
+use candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
 
 /// The accuracy criteria, and what happens if they are missed.
 #[derive(Clone, Debug, PartialEq)]
@@ -67,9 +67,10 @@ impl AccuracyControl {
 
 /// Quantizes `model` and measures the result on samples. If it misses an accuracy criterion, layers
 /// are reverted to float: those with the most noise for the bytes that they save come first, and
-/// those that turn out not to be needed are quantized again. Layers are weights, and operators
-/// without weight that compute on integers. Every candidate is quantized and measured, and the
-/// report lists them.
+/// those that turn out not to be needed are quantized again. For a target that computes all
+/// operators in integers, layers get activations of 16 bits instead, as far as that is enough.
+/// Layers are weights, and operators without weight that compute on integers. Every candidate is
+/// quantized and measured, and the report lists them.
 ///
 /// `ranges` are the ranges that [`calibrate`](crate::calibrate()) found for the plan of `config`.
 /// The result is what `config` produces with the layers in [`Config::exclude`]. It does not
@@ -93,11 +94,11 @@ pub fn quantize_with_accuracy_control(
     let Control { threads, progress } = control;
     let control = Control { threads, progress: &mut *progress };
     let mut evaluator = CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
-    let first = evaluator.evaluate(config, &[])?;
+    let first = evaluator.evaluate(config, None, &Reverted::default())?;
     let (chosen, layers, mut earlier) = match &first.misses[..] {
-        [] => (first, Vec::new(), Vec::new()),
+        [] => (first, Reverted::default(), Vec::new()),
         _ if !options.fall_back => return Err(missed(&first, options, &without_fall_back(config))),
-        _ => fall_back::to_float(&mut evaluator, config, first, options)?,
+        _ => fall_back::to_wider(&mut evaluator, config, first, options)?,
     };
     let is_timed = options.bar.require_faster;
     let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
@@ -110,7 +111,8 @@ pub fn quantize_with_accuracy_control(
         held_out: options.held_out,
         engine,
         attempts: earlier,
-        float_layers: layers,
+        float_layers: layers.float,
+        wide_layers: layers.wide,
         speed: timed,
     };
     let report = quantized.report_mut();

@@ -1,12 +1,14 @@
 //! The layers of a plan, and the plan restricted to some of them.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
-use crate::Ranges;
+use quantize_rs_onnx::topological;
+
 use crate::graph::ops;
 use crate::graph::ops::IntegerSupport;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, Planned, Role, Source};
+use crate::{QuantizeError, Ranges};
 
 /// A weight, and all values that are quantized for the nodes that multiply by it; or an operator
 /// without weight (a sum, a product, a pool) that computes on integers, and its values.
@@ -97,6 +99,24 @@ fn result(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<ValueId> {
             Decision::KeepFloat(_) => return None,
         }
     }
+}
+
+/// The quantized activations of each layer, by the name of the layer.
+pub(crate) fn activations(
+    graph: &Graph<'_>,
+    plan: &Plan,
+) -> Result<HashMap<String, BTreeSet<String>>, QuantizeError> {
+    let order = topological(&graph.model.graph().node)?;
+    let is_activation = |name: &String| {
+        let how = graph.value(name).and_then(|id| plan.values.get(id)).map(|found| &found.decision);
+        let Some(Decision::Quantize(how)) = how else { return false };
+        !matches!(how.source, Source::Weights | Source::Product { .. })
+    };
+    let of_layer = |layer: Layer| {
+        let values = layer.values.into_iter().filter(is_activation).collect();
+        (layer.name, values)
+    };
+    Ok(layers(graph, plan, &order).into_iter().map(of_layer).collect())
 }
 
 /// The plan restricted to some layers.

@@ -24,6 +24,7 @@ use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
 use crate::report::{Origin, OutputRow};
 use crate::{Plan, QuantizeError, Ranges, WeightAlgorithm, encode};
+pub(crate) use layers::activations;
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
 
