@@ -102,7 +102,8 @@ class Model:
         Other Parameters
         ----------------
         Weights
-            - `bits`: Bits of a weight: 2, 4, 8 or 16.
+            - `bits`: Bits of a weight: 2, 4, 8 or 16; or 3, which are stored in 4 bits each, or 5
+              or 6, which are stored in 8.
             - `per_channel`: Use one scale for each output channel of a weight; False uses one for
               the whole tensor.
             - `symmetric`: Use weights with zero point 0: their range is `[-absmax, absmax]`.
@@ -118,7 +119,7 @@ class Model:
               `auto` and `descent` try all algorithms on each weight and keep the one whose output
               error is the smallest on samples that were held back; `auto` leaves 8-bit matrices
               beside quantized activations to `nearest`. One of ``"auto"``, ``"nearest"``,
-              ``"scales"``, ``"gptq"``, ``"descent"``.
+              ``"scales"``, ``"gptq"``, ``"descent"``, ``"adaround"``.
             - `rounding_effort`: How long rounding with the help of samples may take. One of
               ``"fast"``, ``"balanced"``, ``"best"``. Also called `effort`.
             - `memory_limit`: The most bytes that second moments may take together, which rounding

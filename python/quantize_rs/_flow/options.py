@@ -141,13 +141,11 @@ class QuantizeOptions:
     Parameters
     ----------
     bits : int
-        Bits of a weight: 2, 4, 8 or 16. 4 and 16 bits need opset 21, 2 bits need opset 25. A model
-        of an older opset is converted. Default: 8.
+        Bits of a weight: 2, 4, 8 or 16; or 3, which are stored in 4 bits each, or 5 or 6, which are
+        stored in 8. 3, 4 and 16 bits need opset 21, 2 bits need opset 25. A model of an older opset
+        is converted. Default: 8.
     weights : str | None
         The type of weights, instead of a number of bits, or a layout of blocks with 8-bit scales.
-        One of ``"int2"``, ``"uint2"``, ``"int4"``, ``"uint4"``, ``"float4e2m1"``, ``"int8"``,
-        ``"uint8"``, ``"float8e4m3fn"``, ``"float8e5m2"``, ``"int16"``, ``"uint16"``, ``"float16"``,
-        ``"bfloat16"``, ``"mxfp4"``, ``"mxfp8"``, ``"nvfp4"``.
 
         Floats of 8 bits need opset 19. Those of 16 bits have no scale and are cast. `mxfp4` and
         `mxfp8` need opset 24 and the target generic; `nvfp4` needs opset 23 and the target tensorrt
@@ -186,7 +184,7 @@ class QuantizeOptions:
         that were held back; `auto` leaves 8-bit matrices beside quantized activations to `nearest`.
         The samples are run once; the time that rounding takes grows with the size of the largest
         layers. `nearest` ignores the samples. One of ``"auto"``, ``"nearest"``, ``"scales"``,
-        ``"gptq"``, ``"descent"``. Default: auto.
+        ``"gptq"``, ``"descent"``, ``"adaround"``. Default: auto.
     rounding_effort : str
         How long rounding with the help of samples may take. `fast` costs little more than running
         the samples once, `balanced` about as much again. `best` takes tens of times as long: each

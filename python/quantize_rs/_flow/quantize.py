@@ -106,7 +106,7 @@ def quantize(
           and `descent` try all algorithms on each weight and keep the one whose output error is the
           smallest on samples that were held back; `auto` leaves 8-bit matrices beside quantized
           activations to `nearest`. One of ``"auto"``, ``"nearest"``, ``"scales"``, ``"gptq"``,
-          ``"descent"``.
+          ``"descent"``, ``"adaround"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
         - `memory_limit`: The most bytes that second moments may take together, which rounding with
@@ -329,7 +329,7 @@ def quantize_with_calibration(
           and `descent` try all algorithms on each weight and keep the one whose output error is the
           smallest on samples that were held back; `auto` leaves 8-bit matrices beside quantized
           activations to `nearest`. One of ``"auto"``, ``"nearest"``, ``"scales"``, ``"gptq"``,
-          ``"descent"``.
+          ``"descent"``, ``"adaround"``.
         - `rounding_effort`: How long rounding with the help of samples may take. One of ``"fast"``,
           ``"balanced"``, ``"best"``. Also called `effort`.
         - `memory_limit`: The most bytes that second moments may take together, which rounding with

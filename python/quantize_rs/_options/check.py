@@ -78,7 +78,7 @@ def bits(option: str, value: SupportsIndex) -> int:
     """Return a bit width that fits into a byte; Rust checks that it is supported."""
     number = _whole(option, value)
     if not 0 <= number < 256:
-        raise OptionError(f"{option} is {number}, expected 2, 4, 8 or 16", option=option)
+        raise OptionError(f"{option} is {number}, expected 2, 3, 4, 5, 6, 8 or 16", option=option)
     return number
 
 

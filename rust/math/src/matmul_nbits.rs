@@ -25,6 +25,7 @@ use crate::{
 ///     transposed: false,
 ///     block_size: 32,
 ///     qtype: QType::UInt4,
+///     used_bits: 0,
 ///     symmetric: true,
 ///     method: WeightMethod::Mse,
 ///     params: BlockParamTypes::Plain,
@@ -46,6 +47,8 @@ pub struct MatMulNBitsSpec {
     pub block_size: usize,
     /// An unsigned type of 2, 4 or 8 bits.
     pub qtype: QType,
+    /// How many of its bits are used; 0 stands for all.
+    pub used_bits: u32,
     /// Whether all zero points are the midpoint of the grid; scales of up to 4 bits may then be
     /// negative.
     pub symmetric: bool,
@@ -122,7 +125,7 @@ impl MatMulNBitsSpec {
 
     fn spec(&self) -> QSpec {
         let spec = QSpec::new(self.qtype, self.symmetric, Granularity::PerTensor);
-        QSpec { allows_negative_scale: self.symmetric, ..spec }
+        QSpec { allows_negative_scale: self.symmetric, used_bits: self.used_bits, ..spec }
     }
 
     /// The integers, `width` × [`blocks`](Self::blocks) × [`blob_len`](Self::blob_len), with their
@@ -185,6 +188,7 @@ impl MatMulNBitsSpec {
             transposed,
             block_size,
             qtype: spec.qtype,
+            used_bits: spec.used_bits,
             symmetric: spec.symmetric,
             method: WeightMethod::MinMax,
             params: BlockParamTypes::Plain,
@@ -481,7 +485,18 @@ mod tests {
         let method = WeightMethod::Mse;
         let (transposed, params) = (false, BlockParamTypes::Plain);
         let block_size = 16;
-        MatMulNBitsSpec { depth, width, transposed, block_size, qtype, symmetric, method, params }
+        let used_bits = 0;
+        MatMulNBitsSpec {
+            depth,
+            width,
+            transposed,
+            block_size,
+            qtype,
+            used_bits,
+            symmetric,
+            method,
+            params,
+        }
     }
 
     /// The layout computed step by step from the definition.

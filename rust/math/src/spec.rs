@@ -79,6 +79,10 @@ pub struct QSpec {
     /// Has no effect below 8 bits or on floats.
     #[serde(default, rename = "reduced", alias = "reduce_range")]
     pub reduce_range: bool,
+    /// How many bits of an integer type the grid uses: one of 3 bits in int4 has the values -4 to
+    /// 3. 0 stands for all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub used_bits: u32,
     /// Allows a negative scale, so that the additional step of a symmetric grid can be on the
     /// positive side.
     ///
@@ -89,6 +93,11 @@ pub struct QSpec {
     /// bits, and are computed by [`block_scales`](crate::block_scales).
     #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(bits: &u32) -> bool {
+    *bits == 0
 }
 
 impl QSpec {
@@ -105,6 +114,7 @@ impl QSpec {
             granularity,
             narrow,
             reduce_range: false,
+            used_bits: 0,
             allows_negative_scale: false,
             scales: Scales::Float,
         }
@@ -125,10 +135,30 @@ impl QSpec {
         QSpec::new(QType::Int4, true, Granularity::PerAxis { axis: 0 })
     }
 
+    /// The bits of the grid: those of the type, or fewer.
+    #[inline]
+    pub const fn bits(&self) -> u32 {
+        let all = self.qtype.bits();
+        if self.used_bits == 0 || self.used_bits > all || self.qtype.is_float() {
+            all
+        } else {
+            self.used_bits
+        }
+    }
+
     /// The smallest and the largest value of the grid.
+    ///
+    /// ```
+    /// use quantize_rs_math::{Granularity, QSpec, QType};
+    /// let spec = QSpec::new(QType::Int8, false, Granularity::PerTensor);
+    /// assert_eq!(QSpec { used_bits: 6, ..spec }.grid(), (-32, 31));
+    /// assert_eq!(spec.grid(), (-128, 127));
+    /// ```
     #[inline]
     pub const fn grid(&self) -> (i32, i32) {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
+        let unused = self.qtype.bits() - self.bits();
+        (lo, hi) = (lo >> unused, hi >> unused);
         if self.reduce_range && self.qtype.bits() >= 8 && !self.qtype.is_float() {
             (lo, hi) = (lo / 2, hi / 2);
         }

@@ -53,11 +53,13 @@ fn any_tensor(
     float: impl Strategy<Value = f32> + 'static,
 ) -> impl Strategy<Value = (Vec<f32>, Layout, QSpec)> {
     let float = float.boxed();
-    (any_cut(), any_qtype(), any::<[bool; 4]>()).prop_flat_map(
-        move |((shape, granularity), qtype, [symmetric, narrow, reduced, flips])| {
+    (any_cut(), any_qtype(), any::<[bool; 4]>(), 0..8_u32).prop_flat_map(
+        move |((shape, granularity), qtype, [symmetric, narrow, reduced, flips], bits)| {
             let spec = QSpec {
                 narrow,
                 reduce_range: reduced,
+                // A grid has a value beside 0 on either side.
+                used_bits: if bits < 2 { 0 } else { bits },
                 allows_negative_scale: flips,
                 ..QSpec::new(qtype, symmetric, granularity)
             };

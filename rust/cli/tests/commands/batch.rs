@@ -116,7 +116,7 @@ fn what_would_overwrite_is_refused_before_anything_starts() {
         (&["batch", &folder.path("none*.onnx"), "-o", &out][..], 1),
         (&["batch", "-o", &out], 2),
         (&["batch", &good], 2),
-        (&["batch", &good, "-o", &out, "-b5"], 2),
+        (&["batch", &good, "-o", &out, "-b7"], 2),
         (&["batch", &good, "-o", &out, "--jobs", "0"], 2),
     ] {
         let answer = run(args);

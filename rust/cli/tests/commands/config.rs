@@ -190,7 +190,7 @@ fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
             "include: []\nmodels:\n  - {input: a, output: b}",
             "line 1: `include` is empty: leave it out, or name something",
         ),
-        ("models:\n  - {input: a, output: b, bits: 5}", "line 2, models[0]: --bits is 5"),
+        ("models:\n  - {input: a, output: b, bits: 7}", "line 2, models[0]: --bits is 7"),
         (
             "models:\n  - {input: a, output: b, bits: x}",
             "line 2, models[0]: --bits is `x`, expected a whole number",
@@ -242,7 +242,7 @@ fn the_schema_of_files_has_every_option_by_each_of_its_names() {
     for name in ["bits", "excluded_layers", "data", "calibration_data", "overrides", "mode"] {
         assert!(properties[name].is_object(), "{name}");
     }
-    assert_eq!(properties["bits"]["enum"], serde_json::json!([2, 4, 8, 16]));
+    assert_eq!(properties["bits"]["enum"], serde_json::json!([2, 3, 4, 5, 6, 8, 16]));
     let rows = quantize_rs::options::rows();
     for row in rows.iter().filter(|row| row.is_on(quantize_rs::options::Surface::File)) {
         assert!(properties[row.name]["description"].is_string(), "{}", row.name);

@@ -32,7 +32,7 @@ fn what_cannot_be_met_writes_nothing() {
     let command = ["mixed-precision", DIGITS, "-o", &out];
     for (more, code) in [
         (&["--target-size", "0.01"][..], 2),
-        (&["--target-size", "0.5", "--bits", "5"], 2),
+        (&["--target-size", "0.5", "--bits", "7"], 2),
         (&["--target-size", "0.5", "--min-sqnr", "20"], 2),
         (&["--min-sqnr", "20"], 2),
         (&[], 2),

@@ -90,5 +90,5 @@ fn the_program_is_the_function_and_writes_beside_the_input() {
         assert_eq!(program(&[&[command, &*model], more].concat()).status.code(), Some(1));
     }
     assert_eq!(program(&["quantize", "none.onnx"]).status.code(), Some(1));
-    assert_eq!(program(&["quantize", DIGITS, "-b", "5"]).status.code(), Some(2));
+    assert_eq!(program(&["quantize", DIGITS, "-b", "7"]).status.code(), Some(2));
 }

@@ -17,11 +17,11 @@ fn refusals_have_a_code_a_reason_and_no_output() {
     let calibrate = &["calibrate", DIGITS][..];
     let data = &["--data", SAMPLES][..];
     let cases: Vec<(Vec<&str>, u8, &str)> = vec![
-        (vec!["quantize", DIGITS, "-b", "5"], 2, "--bits is 5, expected 2, 4, 8 or 16"),
+        (vec!["quantize", DIGITS, "-b", "7"], 2, "--bits is 7, expected 2, 3, 4, 5, 6, 8 or 16"),
         (vec!["quantize", DIGITS, "-b", "300"], 2, "300"),
         (vec!["quantize", DIGITS, "--layer-bits", "w"], 2, "NAME=VALUE"),
         (vec!["quantize", DIGITS, "--layer-bits", "w=x"], 2, "is `x`, expected one of int2"),
-        (vec!["quantize", DIGITS, "--layer-bits", "*=5"], 2, "--layer-bits is 5"),
+        (vec!["quantize", DIGITS, "--layer-bits", "*=7"], 2, "--layer-bits is 7"),
         (vec!["quantize", DIGITS, "--block-size", "5"], 2, "--block-size is 5"),
         (vec!["quantize", DIGITS, "-q", "-v"], 2, "cannot be used with"),
         (vec!["quantize"], 2, "<MODEL>"),

@@ -91,7 +91,7 @@ impl WeightMethod {
     /// convolutions lost up to 7 dB by it.
     pub fn usual(spec: &QSpec) -> WeightMethod {
         match spec.granularity {
-            Granularity::Blocked { .. } if spec.qtype.bits() <= 4 => WeightMethod::Mse,
+            Granularity::Blocked { .. } if spec.bits() <= 4 => WeightMethod::Mse,
             _ => WeightMethod::MinMax,
         }
     }

@@ -23,7 +23,7 @@ const STEPS: u16 = 12;
 /// The part of the range that is covered, from all of it down.
 fn kept(spec: &QSpec) -> impl Iterator<Item = f32> {
     // A step of few is a large part of the range.
-    let least = match spec.qtype.bits() {
+    let least = match spec.bits() {
         8.. => 0.9,
         4.. => 0.7,
         _ => 0.4,

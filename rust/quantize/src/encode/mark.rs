@@ -1,6 +1,7 @@
-//! The mark of weights that were rounded with the help of samples: a comment at their integers,
-//! with a checksum. Such integers are not the nearest ones, so that nothing else tells whether they
-//! are those that were written.
+//! What a comment at the integers of a weight says of them: how many bits they use, if that is
+//! fewer than their type has; and a checksum, if they were rounded with the help of samples. Such
+//! integers are not the nearest ones, so that nothing else tells whether they are those that were
+//! written.
 
 use std::hash::Hasher;
 
@@ -8,7 +9,10 @@ use quantize_rs_math::Algorithm;
 
 use crate::util::fnv::Fnv;
 
-/// What the mark begins with.
+/// What separates the number of bits from the rest.
+const BITS: &str = " bits used";
+
+/// What the mark of rounded integers begins with.
 const BEGIN: &str = "rounded with samples";
 
 /// The mark for integers, as they are stored, and their scales.
@@ -18,9 +22,20 @@ pub(crate) fn mark(algorithm: Algorithm, integers: &[u8], scales: &[f32]) -> Str
 
 /// Whether a comment is a mark, and if so, whether it is that of these integers and scales.
 pub(crate) fn verify(comment: &str, integers: &[u8], scales: &[f32]) -> Option<bool> {
-    comment.strip_prefix(BEGIN)?;
-    let (_, sum) = comment.rsplit_once(' ')?;
+    let (_, mark) = comment.split_once(BEGIN)?;
+    let (_, sum) = mark.rsplit_once(' ')?;
     Some(u64::from_str_radix(sum, 16) == Ok(checksum(integers, scales)))
+}
+
+/// The comment for integers that use this many bits, with the mark of rounded ones.
+pub(crate) fn with_bits(bits: u32, mark: Option<String>) -> String {
+    let used = format!("{bits}{BITS}");
+    mark.map_or_else(|| used.clone(), |mark| format!("{used}, {mark}"))
+}
+
+/// How many bits a comment says that integers use.
+pub(crate) fn used_bits(comment: &str) -> Option<u32> {
+    comment.split_once(BITS)?.0.parse().ok()
 }
 
 fn checksum(integers: &[u8], scales: &[f32]) -> u64 {
@@ -44,6 +59,10 @@ mod tests {
         assert_eq!(verify(&comment, &integers, &[0.5, 2.0]), Some(true));
         assert_eq!(verify(&comment, &integers, &[0.5, 2.5]), Some(false));
         assert_eq!(verify(&comment, &integers[1..], &[0.5, 2.0]), Some(false));
+        let comment = with_bits(3, Some(comment));
+        assert_eq!(verify(&comment, &integers, &[0.5, 2.0]), Some(true));
+        assert_eq!((used_bits(&comment), used_bits(&with_bits(6, None))), (Some(3), Some(6)));
+        assert_eq!(used_bits("another comment"), None);
         assert_eq!(verify("another comment", &integers, &[]), None);
         assert_eq!(verify("rounded with samples, checksum lost", &integers, &[]), Some(false));
     }

@@ -134,7 +134,7 @@ pub(crate) fn encode_cached(
         if let (Some(known), Some(floats)) = (known.as_deref_mut(), floats) {
             known.learn(name, floats, how, &tensor);
         }
-        let bits = how.spec.qtype.bits();
+        let bits = how.spec.bits();
         if widened > 0 {
             encoded.warnings.push(format!(
                 "weight `{name}`: {widened} scales were raised to fit the bias into int32"
@@ -330,9 +330,18 @@ fn nbits(
     };
     let transposed = axis == 1;
     let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
-    let QSpec { qtype, symmetric, .. } = how.spec;
-    let cut =
-        MatMulNBitsSpec { transposed, block_size, qtype, symmetric, method, depth, width, params };
+    let QSpec { qtype, symmetric, used_bits, .. } = how.spec;
+    let cut = MatMulNBitsSpec {
+        depth,
+        width,
+        transposed,
+        block_size,
+        qtype,
+        used_bits,
+        symmetric,
+        method,
+        params,
+    };
     let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
     let (blocks, blob) = (cut.blocks(), cut.blob_len());
     let mut buffer = Buffer::zeroed(width * blocks * blob);

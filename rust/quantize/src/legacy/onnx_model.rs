@@ -12,6 +12,7 @@ use crate::encode::{self, Encoded, EncodedTensor};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
+use crate::options::WeightType;
 use crate::{Config, ModelInfo, Plan, PreprocessedModel, QuantizeError, rewrite};
 
 /// A model whose weights you can extract, quantize one at a time, and store.
@@ -271,10 +272,12 @@ impl Quantizer {
             Some(axis) if self.config.per_channel => Granularity::PerAxis { axis },
             _ => Granularity::PerTensor,
         };
-        let qtype: QType = crate::options::config::signed("bits", self.config.bits)?;
-        if qtype.bits() > 8 {
-            return Err(QuantizeError::option("bits", "is 16, expected 2, 4 or 8"));
-        }
+        let WeightType::Of(qtype @ (QType::Int2 | QType::Int4 | QType::Int8)) =
+            crate::options::config::signed("bits", self.config.bits)?
+        else {
+            let what = format!("is {}, expected 2, 4 or 8", self.config.bits);
+            return Err(QuantizeError::option("bits", what));
+        };
         let spec = QSpec::new(qtype, self.config.symmetric, granularity);
         let layout = Layout::of(shape, granularity).map_err(wrong)?;
         layout.check(data.len(), layout.groups()).map_err(wrong)?;

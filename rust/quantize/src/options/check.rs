@@ -100,7 +100,7 @@ impl Config {
                 ..self.clone()
             };
             match weights {
-                Some(Width::Bits(bits)) => alone.weights = signed("weights", *bits)?.into(),
+                Some(Width::Bits(bits)) => alone.weights = signed("weights", *bits)?,
                 Some(Width::Type(found)) => alone.weights = *found,
                 Some(Width::Float) | None => {}
             }
@@ -210,7 +210,7 @@ impl Config {
             _ => Ok(()),
         };
         for bits in self.layer_bits.values() {
-            check("layer_bits", signed("layer_bits", *bits)?)?;
+            check("layer_bits", signed("layer_bits", *bits)?.qtype())?;
         }
         check("weights", self.weights.qtype())?;
         self.layer_types.values().try_for_each(|found| check("layer_types", found.qtype()))

@@ -25,15 +25,16 @@ options! {
     /// ```
     pub struct Config;
 
-    /// Bits of a weight: 2, 4, 8 or 16. 4 and 16 bits need opset 21, 2 bits need opset 25. A model
-    /// of an older opset is converted.
+    /// Bits of a weight: 2, 4, 8 or 16; or 3, which are stored in 4 bits each, or 5 or 6, which are
+    /// stored in 8. 3, 4 and 16 bits need opset 21, 2 bits need opset 25. A model of an older opset
+    /// is converted.
     row bits: Bits = Bits(8), |config, bits| {
         if u32::from(bits.0) != config.weights.bits() {
-            config.weights = signed("bits", bits.0)?.into();
+            config.weights = signed("bits", bits.0)?;
         }
         Ok(())
     } => {
-        since: Some("opset 21 for 4 and 16, opset 25 for 2"),
+        since: Some("opset 21 for 3, 4 and 16, opset 25 for 2"),
         conflicts: &["weights"],
         example: "bits=4",
         flag: Flag { short: Some('b'), value_name: Some("N"), ..Flag::PLAIN },
@@ -455,12 +456,12 @@ options! {
 }
 
 impl Config {
-    /// Weights in this many bits: 2, 4, 8 or 16.
+    /// Weights in this many bits: 2, 3, 4, 5, 6, 8 or 16.
     ///
     /// # Errors
     /// Any other number.
     pub fn with_bits(bits: u8) -> Result<Config, QuantizeError> {
-        Ok(Config { weights: signed("bits", bits)?.into(), ..Config::default() })
+        Ok(Config { weights: signed("bits", bits)?, ..Config::default() })
     }
 
     /// What a runtime likes best, with weights and activations quantized.
@@ -571,10 +572,11 @@ pub fn weight_method(name: &str) -> Result<WeightMethod, QuantizeError> {
 }
 
 /// The signed type of this many bits.
-pub(crate) fn signed(option: &'static str, bits: u8) -> Result<QType, QuantizeError> {
-    let types = [QType::Int2, QType::Int4, QType::Int8, QType::Int16];
-    types
-        .into_iter()
-        .find(|qtype| qtype.bits() == u32::from(bits))
-        .ok_or_else(|| QuantizeError::option(option, format!("is {bits}, expected 2, 4, 8 or 16")))
+pub(crate) fn signed(option: &'static str, bits: u8) -> Result<WeightType, QuantizeError> {
+    // Biases alone have 32 bits.
+    let found = WeightType::signed(bits).filter(|found| *found != QType::Int32);
+    found.ok_or_else(|| {
+        let what = format!("is {bits}, expected 2, 3, 4, 5, 6, 8 or 16");
+        QuantizeError::option(option, what)
+    })
 }

@@ -160,7 +160,12 @@ impl Format {
                 let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
                 names.join(", ")
             };
-            let holds = |found: &WeightType| allowed.iter().any(|qtype| *found == *qtype);
+            // Integer operators have 8 bits.
+            let partial = self != Format::Dynamic;
+            let holds = |found: &WeightType| {
+                let whole = matches!(found, WeightType::Of(_));
+                (whole || partial && found.layout().is_none()) && allowed.contains(&found.qtype())
+            };
             if !holds(&config.weights) {
                 let what = format!("is {}, expected one of {}", config.weights, names());
                 return against("weights", what);
@@ -171,7 +176,7 @@ impl Format {
                 // People write both in one place.
                 return against("layer_bits", what);
             }
-            let fits = |bits: u8| allowed.iter().any(|qtype| qtype.bits() == u32::from(bits));
+            let fits = |bits: u8| WeightType::signed(bits).is_some_and(|found| holds(&found));
             if let Some((text, bits)) = config.layer_bits.iter().find(|(_, bits)| !fits(**bits)) {
                 let what = format!("gives `{text}` {bits} bits, expected one of {}", names());
                 return against("layer_bits", what);

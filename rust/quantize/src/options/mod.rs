@@ -45,4 +45,4 @@ pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unus
 pub use target::{Bias, Placement, Profile, Target};
 pub use value::{Bits, CheckMode, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
 pub use weight_algorithm::WeightAlgorithm;
-pub use weight_type::{MicroLayout, MicroRow, WeightType};
+pub use weight_type::{MicroLayout, MicroRow, PartialRow, PartialType, WeightType};

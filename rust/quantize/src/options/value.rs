@@ -156,11 +156,11 @@ impl<T: OptionType> OptionType for BTreeMap<String, T> {
 pub struct Bits(pub u8);
 
 impl OptionType for Bits {
-    const KIND: Kind = Kind::OneOf(&[2, 4, 8, 16]);
+    const KIND: Kind = Kind::OneOf(&[2, 3, 4, 5, 6, 8, 16]);
 
     fn from_json(option: &'static str, value: &Value) -> Result<Bits, QuantizeError> {
         let bits = value.as_u64().and_then(|bits| u8::try_from(bits).ok());
-        let bits = bits.ok_or_else(|| wrong(option, value, "2, 4, 8 or 16"))?;
+        let bits = bits.ok_or_else(|| wrong(option, value, "2, 3, 4, 5, 6, 8 or 16"))?;
         config::signed(option, bits).map(|_| Bits(bits))
     }
 
@@ -191,7 +191,7 @@ impl std::fmt::Display for Width {
 }
 
 impl OptionType for Width {
-    const KIND: Kind = Kind::AnyOf(&[Kind::OneOf(&[2, 4, 8, 16]), Kind::Choice(widths)]);
+    const KIND: Kind = Kind::AnyOf(&[Kind::OneOf(&[2, 3, 4, 5, 6, 8, 16]), Kind::Choice(widths)]);
 
     fn from_json(option: &'static str, value: &Value) -> Result<Width, QuantizeError> {
         match value.as_str() {
@@ -249,7 +249,7 @@ fn weight_types() -> Vec<Choice> {
     let choice = |found: WeightType| Choice {
         name: found.name().to_owned(),
         aliases: found.aliases().to_vec(),
-        about: found.layout().map_or("", |row| row.about),
+        about: found.about(),
     };
     // Only biases are int32.
     WeightType::all().filter(|found| *found != QType::Int32).map(choice).collect()

@@ -24,8 +24,79 @@ use crate::QuantizeError;
 pub enum WeightType {
     /// A type, in blocks or without, as the other options say.
     Of(QType),
+    /// Integers of a number of bits that no type of ONNX has, in a type that has more.
+    Partial(PartialType),
     /// A layout, which has blocks of its own.
     In(MicroLayout),
+}
+
+/// Integers of a number of bits that no type of ONNX has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PartialType {
+    /// Signed, 3 bits.
+    Int3,
+    /// Unsigned, 3 bits.
+    UInt3,
+    /// Signed, 5 bits.
+    Int5,
+    /// Unsigned, 5 bits.
+    UInt5,
+    /// Signed, 6 bits.
+    Int6,
+    /// Unsigned, 6 bits.
+    UInt6,
+}
+
+/// What is known of integers that use a part of a type.
+#[derive(Debug)]
+pub struct PartialRow {
+    /// The integers.
+    pub partial: PartialType,
+    /// Their name in options.
+    pub name: &'static str,
+    /// One line about them, for help texts.
+    pub about: &'static str,
+    /// The type that they are stored in.
+    pub qtype: QType,
+    /// How many of its bits they use.
+    pub bits: u32,
+}
+
+/// The rows, in the order of the variants.
+const PARTIAL: [PartialRow; 6] = [
+    partial(PartialType::Int3, "int3", "the values -4 to 3 of int4", QType::Int4, 3),
+    partial(PartialType::UInt3, "uint3", "the values 0 to 7 of uint4", QType::UInt4, 3),
+    partial(PartialType::Int5, "int5", "the values -16 to 15 of int8", QType::Int8, 5),
+    partial(PartialType::UInt5, "uint5", "the values 0 to 31 of uint8", QType::UInt8, 5),
+    partial(PartialType::Int6, "int6", "the values -32 to 31 of int8", QType::Int8, 6),
+    partial(PartialType::UInt6, "uint6", "the values 0 to 63 of uint8", QType::UInt8, 6),
+];
+
+const fn partial(
+    partial: PartialType,
+    name: &'static str,
+    about: &'static str,
+    qtype: QType,
+    bits: u32,
+) -> PartialRow {
+    PartialRow { partial, name, about, qtype, bits }
+}
+
+impl PartialType {
+    /// All of them.
+    pub const ALL: &'static [PartialType] = &[
+        PartialType::Int3,
+        PartialType::UInt3,
+        PartialType::Int5,
+        PartialType::UInt5,
+        PartialType::Int6,
+        PartialType::UInt6,
+    ];
+
+    /// What is known of them.
+    pub const fn row(self) -> &'static PartialRow {
+        &PARTIAL[self as usize]
+    }
 }
 
 /// A layout of small blocks with scales of 8 bits.
@@ -101,13 +172,15 @@ impl WeightType {
     /// Every type and every layout.
     pub fn all() -> impl Iterator<Item = WeightType> {
         let types = QType::ALL.iter().copied().map(WeightType::Of);
-        types.chain(MicroLayout::ALL.iter().copied().map(WeightType::In))
+        let partial = PartialType::ALL.iter().copied().map(WeightType::Partial);
+        types.chain(partial).chain(MicroLayout::ALL.iter().copied().map(WeightType::In))
     }
 
     /// The type of the values.
     pub const fn qtype(self) -> QType {
         match self {
             WeightType::Of(qtype) => qtype,
+            WeightType::Partial(partial) => partial.row().qtype,
             WeightType::In(layout) => layout.row().qtype,
         }
     }
@@ -115,7 +188,7 @@ impl WeightType {
     /// What is known of the layout, where it is one.
     pub const fn layout(self) -> Option<&'static MicroRow> {
         match self {
-            WeightType::Of(_) => None,
+            WeightType::Of(_) | WeightType::Partial(_) => None,
             WeightType::In(layout) => Some(layout.row()),
         }
     }
@@ -125,21 +198,55 @@ impl WeightType {
         self.layout().map_or(Scales::Float, |row| row.scales)
     }
 
-    /// Bits that one value takes.
+    /// The signed integers of this many bits.
+    pub fn signed(bits: u8) -> Option<WeightType> {
+        Self::all().find(|found| {
+            found.layout().is_none()
+                && found.bits() == u32::from(bits)
+                && found.qtype().signed()
+                && !found.qtype().is_float()
+        })
+    }
+
+    /// Bits of one value, of which it may be stored with more.
     pub const fn bits(self) -> u32 {
-        self.qtype().bits()
+        match self {
+            WeightType::Partial(partial) => partial.row().bits,
+            other => other.qtype().bits(),
+        }
+    }
+
+    /// How many bits of the type are used; 0 stands for all.
+    pub const fn used_bits(self) -> u32 {
+        match self {
+            WeightType::Partial(partial) => partial.row().bits,
+            _ => 0,
+        }
+    }
+
+    /// One line about it, for help texts; empty for the types of ONNX.
+    pub fn about(self) -> &'static str {
+        match self {
+            WeightType::Of(_) => "",
+            WeightType::Partial(partial) => partial.row().about,
+            WeightType::In(layout) => layout.row().about,
+        }
     }
 
     /// Its name in options: `int8`, `mxfp4`.
     pub fn name(self) -> &'static str {
-        self.layout().map_or(self.qtype().name(), |row| row.name)
+        match self {
+            WeightType::Of(qtype) => qtype.name(),
+            WeightType::Partial(partial) => partial.row().name,
+            WeightType::In(layout) => layout.row().name,
+        }
     }
 
     /// Other names that [`parse`](WeightType::parse) knows it by.
     pub const fn aliases(self) -> &'static [&'static str] {
         match self {
             WeightType::Of(qtype) => qtype.aliases(),
-            WeightType::In(_) => &[],
+            WeightType::Partial(_) | WeightType::In(_) => &[],
         }
     }
 
@@ -222,6 +329,9 @@ mod tests {
             TABLE.len(),
             "the last variant is the last row"
         );
+        for (index, row) in PARTIAL.iter().enumerate() {
+            assert_eq!((row.partial as usize, PartialType::ALL[index]), (index, row.partial));
+        }
     }
 
     #[test]

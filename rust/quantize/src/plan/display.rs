@@ -58,6 +58,10 @@ fn cells(value: &Planned) -> [String; 4] {
 /// Type, symmetry and granularity as text: `int8 symmetric axis 0`.
 pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     let QSpec { qtype, symmetric, granularity, reduce_range: reduced, scales, .. } = *spec;
+    let name = match spec.bits() {
+        bits if bits < qtype.bits() => format!("{bits} bits of {qtype}"),
+        _ => qtype.name().to_owned(),
+    };
     let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
     let symmetric = if symmetric && qtype.is_scaled() { " symmetric" } else { "" };
@@ -76,7 +80,7 @@ pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
         Scales::Float => String::new(),
         scales => format!(" with scales of {}", scales.name()),
     };
-    format!("{}{stored}{symmetric}{granularity}{scales}{reduced}{format}", qtype.name())
+    format!("{name}{stored}{symmetric}{granularity}{scales}{reduced}{format}")
 }
 
 impl fmt::Display for QuantizeReason {

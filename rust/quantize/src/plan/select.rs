@@ -101,8 +101,8 @@ fn entries(
         Ok::<(), QuantizeError>(())
     };
     for (text, bits) in &config.layer_bits {
-        let qtype = config::signed("layer_bits", *bits)?;
-        add("layer_bits", text, Width::Type(qtype.into()))?;
+        let found = config::signed("layer_bits", *bits)?;
+        add("layer_bits", text, Width::Type(found))?;
     }
     for (text, found) in &config.layer_types {
         add("layer_types", text, Width::Type(*found))?;
@@ -124,7 +124,7 @@ fn overridden(index: usize, entry: &Override, names: &Names<'_>) -> Result<Entry
     let pattern = known.matching("overrides", matches)?;
     let name = format!("overrides[{index}]: {}", pattern.text());
     let weights = match *weights {
-        Some(Width::Bits(bits)) => Some(Width::Type(config::signed("overrides", bits)?.into())),
+        Some(Width::Bits(bits)) => Some(Width::Type(config::signed("overrides", bits)?)),
         other => other,
     };
     Ok(Entry {

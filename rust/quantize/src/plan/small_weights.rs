@@ -145,7 +145,7 @@ fn stored_in_integers(graph: &Graph<'_>) -> usize {
 }
 
 fn is_coarse(plan: &ValuePlan) -> bool {
-    plan.spec.qtype.is_scaled() && plan.spec.qtype.bits() <= COARSE_BITS
+    plan.spec.qtype.is_scaled() && plan.spec.bits() <= COARSE_BITS
 }
 
 fn convolves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {

@@ -1,5 +1,7 @@
 //! Decides which constants are quantized, with which type and granularity.
 
+use std::collections::BTreeSet;
+
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
@@ -43,6 +45,7 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             let at_run_time = at_run_time
                 .into_iter()
                 .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
+            let spec = QSpec { used_bits: requested.used_bits(), ..spec };
             let (stored, source) = (spec.qtype, Source::Weights);
             let (readers, warning) = consumers_of(graph, constant, config);
             let consumers = if constant.stays_float() { readers } else { consumers };
@@ -113,8 +116,25 @@ fn in_bytes(config: &Config, qtype: QType) -> bool {
     qtype == QType::Int4 && config.native_int4 == Some(false)
 }
 
+/// Warns that weights take more bits than they use.
+pub(super) fn warn_widened(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
+    let used = decisions.all_quantized().map(|(_, plan)| plan.spec);
+    let partial: BTreeSet<(u32, u32)> = used
+        .map(|spec| (spec.bits(), spec.qtype.bits()))
+        .filter(|(used, stored)| used < stored)
+        .collect();
+    let partial = partial.into_iter().map(|(used, stored)| {
+        format!(
+            "weights of {used} bits are stored in {stored} bits each, as no type of ONNX has \
+             {used}: {stored} bits are as small and more accurate"
+        )
+    });
+    let partial: Outcome = partial.map(|text| Outcome::warn([text])).collect();
+    partial.and(warn_in_bytes(context))
+}
+
 /// Warns that 4-bit weights take a byte each.
-pub(super) fn warn_widened(context: &Context<'_, '_>, _: &Decisions) -> Outcome {
+fn warn_in_bytes(context: &Context<'_, '_>) -> Outcome {
     let Context { graph, config, selection, .. } = *context;
     let widened = |constant: &Constant<'_>| {
         in_bytes(config, requested(context, constant).qtype())
@@ -155,8 +175,9 @@ fn spec(
     let narrow = config.narrow_range.map_or(spec.narrow, |narrow| narrow && symmetric);
     // Training cannot use a negative scale.
     let may_flip = config.profile().negative_scales && config.output_format != Format::FakeQuant;
-    let flips = symmetric && !narrow && qtype.bits() <= 4 && may_flip;
-    QSpec { narrow, allows_negative_scale: flips, scales, ..spec }
+    let flips = symmetric && !narrow && requested.bits() <= 4 && may_flip;
+    let used_bits = requested.used_bits();
+    QSpec { narrow, allows_negative_scale: flips, scales, used_bits, ..spec }
 }
 
 /// The reason why a constant keeps its type, if there is one.

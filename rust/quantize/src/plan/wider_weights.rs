@@ -29,7 +29,7 @@ pub(super) fn find(
     if eight_bits(config.weights).is_none() || config.activations.is_some() {
         return BTreeSet::new();
     }
-    let bits = config.weights.bits() as usize;
+    let bits = config.weights.qtype().bits() as usize;
     let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
     let weights: Vec<&Constant<'_>> =
         constants.iter().filter(|constant| constant.is_weight()).collect();
@@ -69,8 +69,8 @@ fn sums_few(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
 
 /// The type of 8 bits with the sign of an integer type of fewer bits.
 pub(super) fn eight_bits(requested: WeightType) -> Option<WeightType> {
-    let WeightType::Of(qtype) = requested else { return None };
-    if qtype.is_float() || qtype.bits() >= 8 {
+    let qtype = requested.qtype();
+    if qtype.is_float() || requested.bits() >= 8 {
         return None;
     }
     Some(WeightType::Of(if qtype.signed() { QType::Int8 } else { QType::UInt8 }))

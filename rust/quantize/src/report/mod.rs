@@ -137,6 +137,9 @@ pub struct QuantizedRow {
     pub symmetric: bool,
     /// Whether the range is reduced by one bit.
     pub reduced: bool,
+    /// How many bits of an integer type are used; 0 stands for all.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub used_bits: u32,
     /// Which elements share a scale.
     pub granularity: Granularity,
     /// The type of the scales.
@@ -187,7 +190,17 @@ impl ReportRow {
     }
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_zero(bits: &u32) -> bool {
+    *bits == 0
+}
+
 impl QuantizedRow {
+    /// The bits of its integers, which may be stored with more.
+    pub fn bits(&self) -> u32 {
+        if self.used_bits == 0 { self.qtype.bits() } else { self.used_bits }
+    }
+
     /// Type, symmetry and granularity as text: `int8 symmetric axis 0`.
     pub fn kind(&self) -> String {
         self.kind_with(self.granularity)
@@ -195,7 +208,8 @@ impl QuantizedRow {
 
     pub(crate) fn kind_with(&self, granularity: Granularity) -> String {
         let spec = QSpec::new(self.qtype, self.symmetric, granularity);
-        let spec = QSpec { reduce_range: self.reduced, scales: self.scales, ..spec };
+        let (used_bits, scales) = (self.used_bits, self.scales);
+        let spec = QSpec { reduce_range: self.reduced, used_bits, scales, ..spec };
         crate::plan::kind(&spec, self.stored, self.format)
     }
 }
@@ -409,6 +423,7 @@ fn quantized(
         format: how.format,
         symmetric: how.spec.symmetric,
         reduced: how.spec.reduce_range,
+        used_bits: how.spec.used_bits,
         granularity: how.spec.granularity,
         scales: how.spec.scales,
         source: how.source.to_string(),

@@ -57,7 +57,7 @@ fn blocks(report: &Report) -> Option<String> {
     if config.block_size.is_some() || config.activations.is_some() || !known {
         return None;
     }
-    let poor = weights(report).filter(|(_, how, db)| how.qtype.bits() <= 4 && *db < POOR_DB);
+    let poor = weights(report).filter(|(_, how, db)| how.bits() <= 4 && *db < POOR_DB);
     let weights = counted(poor.count(), "weight", "weights")?;
     Some(format!(
         "{weights} of at most 4 bits with an SQNR below {POOR_DB} dB: block_size=32 gives every \
@@ -76,7 +76,7 @@ fn worst(report: &Report) -> Option<String> {
         return None;
     }
     let name = &row.name;
-    let more = match how.qtype.bits() {
+    let more = match how.bits() {
         ..8 => format!(", layer_bits={{\"{name}\": 8}} gives it more bits"),
         _ => String::new(),
     };
@@ -88,7 +88,7 @@ fn worst(report: &Report) -> Option<String> {
 
 fn training(report: &Report) -> Option<String> {
     let (_, how, db) = worst_weight(report)?;
-    let bits = how.qtype.bits();
+    let bits = how.bits();
     (bits <= 4 && db < POOR_DB).then(|| {
         format!("{bits}-bit weights gain from quantization-aware training: use insert_fake_quant")
     })

@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use quantize_rs_math::Params;
 use quantize_rs_onnx::Edit;
 
-use crate::encode::mark::mark;
+use crate::encode::mark::{mark, with_bits};
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::{Graph, ValueId};
 use crate::options::Format;
@@ -106,21 +106,26 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     corrections::write(&mut writer, encoded);
     writer.write_gathers();
     writer.write_inside();
-    mark_rounded(&mut writer.edits, encoded);
+    comment(&mut writer.edits, plan, encoded);
     writer.edits
 }
 
-/// Marks the integers of weights that were rounded with the help of samples.
-fn mark_rounded(edits: &mut [Edit], encoded: &Encoded) {
-    let marks: HashMap<(*const u8, usize), String> = encoded
-        .weights
-        .values()
-        .filter_map(|tensor| {
-            let (algorithm, integers) = (tensor.rounded?, &tensor.quantized.data);
-            let mark = mark(algorithm, integers, &tensor.scale.to_f32()?);
-            Some(((integers.as_ptr(), integers.len()), mark))
-        })
-        .collect();
+/// Comments on the integers of weights that were rounded with the help of samples, or that use
+/// fewer bits than their type has.
+fn comment(edits: &mut [Edit], plan: &Plan, encoded: &Encoded) {
+    let comment = |(value, how): (&crate::plan::Planned, &ValuePlan)| {
+        let tensor = encoded.weights.get(value.name.as_str())?;
+        let integers = &tensor.quantized.data;
+        let scales = tensor.scale.to_f32();
+        let rounded = tensor.rounded.zip(scales);
+        let mark = rounded.map(|(algorithm, scales)| mark(algorithm, integers, &scales));
+        let text = match how.spec.used_bits {
+            0 => mark?,
+            bits => with_bits(bits, mark),
+        };
+        Some(((integers.as_ptr(), integers.len()), text))
+    };
+    let marks: HashMap<(*const u8, usize), String> = plan.quantized().filter_map(comment).collect();
     for edit in edits {
         let Edit::AddInitializer(tensor) = edit else { continue };
         let stored = tensor.raw_data.as_ref().map(|data| (data.as_ptr(), data.len()));

@@ -133,7 +133,7 @@ impl MixedOptions {
 
 /// Rejects bit widths that a format has no type for.
 fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
-    let qtype = config::signed("bits", bits)?;
+    let qtype = config::signed("bits", bits)?.qtype();
     let Some(known) = format.row().weights.filter(|known| !known.contains(&qtype)) else {
         return Ok(());
     };
@@ -210,7 +210,7 @@ impl WidthSolver<'_> {
         bits.sort_unstable_by(|a, b| b.cmp(a));
         bits.dedup();
         for bits in bits {
-            let weights = config::signed("bits", bits)?.into();
+            let weights = config::signed("bits", bits)?;
             let mut config = Config { weights, ..self.config.clone() };
             // Named, so that none gets other bits by default.
             config.layer_bits.insert("*".to_owned(), bits);

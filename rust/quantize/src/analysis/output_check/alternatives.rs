@@ -133,8 +133,8 @@ impl Check<'_> {
             return Ok(None);
         }
         let mut wider = config.clone();
-        let qtype = config::signed("bits", ENOUGH_BITS)?;
-        wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), qtype.into())));
+        let wide = config::signed("bits", ENOUGH_BITS)?;
+        wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), wide)));
         let Some((mut better, found)) = self.tried(wider, ranges, measured)? else {
             return Ok(None);
         };

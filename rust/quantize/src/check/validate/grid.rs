@@ -25,11 +25,18 @@ impl Grid {
     /// and 4-bit integers may be stored in a byte each. Of the grids that contain all written
     /// integers, the smallest one that is fully used is taken. The end next to a zero point may be
     /// missed by one.
-    pub(super) fn of(qtype: QType, written: (f64, f64), scales: Option<DataType>) -> Grid {
-        let widened = (qtype == QType::Int8).then_some(QType::Int4);
+    ///
+    /// `used_bits` of the type are used; 0 stands for all.
+    pub(super) fn of(
+        qtype: QType,
+        used_bits: u32,
+        written: (f64, f64),
+        scales: Option<DataType>,
+    ) -> Grid {
+        let widened = (qtype == QType::Int8 && used_bits == 0).then_some(QType::Int4);
         let spec = |qtype, reduced, narrow| {
             let spec = QSpec::new(qtype, true, Granularity::PerTensor);
-            QSpec { reduce_range: reduced, narrow, ..spec }
+            QSpec { reduce_range: reduced, narrow, used_bits, ..spec }
         };
         let ways = [(true, true), (true, false), (false, true), (false, false)];
         let all = widened.into_iter().chain([qtype]);
@@ -41,7 +48,8 @@ impl Grid {
         let used = |(lo, hi): (f64, f64)| {
             lo <= least && most <= hi && (least <= lo + 1.0 || most >= hi - 1.0)
         };
-        let full = (qtype, (f64::from(qtype.min()), f64::from(qtype.max())));
+        let (lo, hi) = QSpec { used_bits, ..spec(qtype, false, false) }.grid();
+        let full = (qtype, (f64::from(lo), f64::from(hi)));
         let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
         Grid { qtype, ends, scales }
     }
@@ -112,7 +120,7 @@ mod tests {
     use super::*;
 
     fn grid(qtype: QType, written: (f64, f64)) -> (QType, (f64, f64)) {
-        let found = Grid::of(qtype, written, None);
+        let found = Grid::of(qtype, 0, written, None);
         (found.qtype, found.ends)
     }
 
@@ -139,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_lies_beyond_the_end_in_use_may_be_cut() {
-        let narrow = Grid::of(QType::Int8, (-127.0, 127.0), None);
+        let narrow = Grid::of(QType::Int8, 0, (-127.0, 127.0), None);
         for (exact, there, right) in [
             (-128.2, -127.0, true),
             (-126.2, -127.0, false),
@@ -150,25 +158,25 @@ mod tests {
         ] {
             assert_eq!(narrow.distance(exact, there, 0.0).1, right, "{exact} {there}");
         }
-        let full = Grid::of(QType::Int8, (-128.0, 127.0), None);
+        let full = Grid::of(QType::Int8, 0, (-128.0, 127.0), None);
         assert!(!full.distance(-128.2, -127.0, 0.0).1);
     }
 
     #[test]
     fn a_scale_is_no_larger_than_elements_need() {
-        let int8 = Grid::of(QType::Int8, (-127.0, 127.0), None);
+        let int8 = Grid::of(QType::Int8, 0, (-127.0, 127.0), None);
         assert!(int8.is_used((-3.0, 127.0), 0.0) && int8.is_used((-64.0, 3.0), 0.0));
         assert!(!int8.is_used((-63.0, 63.0), 0.0) && !int8.is_used((0.0, 0.0), 0.0));
         // All on one side of 0: the whole grid, or the half that is theirs.
-        let uint8 = Grid::of(QType::UInt8, (0.0, 255.0), None);
+        let uint8 = Grid::of(QType::UInt8, 0, (0.0, 255.0), None);
         for zero_point in [0.0, 128.0] {
             assert!(uint8.is_used((1.0, 255.0 - zero_point), zero_point));
             assert!(!uint8.is_used((0.0, 60.0), zero_point), "{zero_point}");
         }
         // A zero point outside of the grid, as blocks may have.
-        let uint4 = Grid::of(QType::UInt4, (0.0, 15.0), None);
+        let uint4 = Grid::of(QType::UInt4, 0, (0.0, 15.0), None);
         assert!(uint4.is_used((50.0, 65.0), -50.0) && !uint4.is_used((50.0, 52.0), -50.0));
-        let float = Grid::of(QType::Float8E4M3FN, (0.0, 0.0), None);
+        let float = Grid::of(QType::Float8E4M3FN, 0, (0.0, 0.0), None);
         assert!(float.is_used((-448.0, 1.0), 0.0) && !float.is_used((-200.0, 1.0), 0.0));
     }
 }

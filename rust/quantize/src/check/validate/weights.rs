@@ -197,7 +197,9 @@ impl Pair<'_> {
             let code = f64::from(*float / params.scale).round() + f64::from(params.zero_point);
             (least.min(code), most.max(code))
         });
-        Grid::of(*qtype, written, self.scale_type())
+        let integers = self.after.constant(self.stored.integers);
+        let used = integers.and_then(|proto| mark::used_bits(&proto.doc_string)).unwrap_or(0);
+        Grid::of(*qtype, used, written, self.scale_type())
     }
 
     fn look(&self, reference: &Reference) -> Look {
