@@ -274,7 +274,9 @@ def test_blocks(digits: Path, form: Any) -> None:
     operators = [node.op_type for node in onnx.load(out).graph.node]
     assert operators.count("MatMulNBits" if form.name == "QOperator" else "DequantizeLinear") == 2
     feeds = {"image": np.load(digits.with_name("calibration.npy"))}
-    labels = [oracle.ort(path.read_bytes(), feeds)[0].argmax(1) for path in (digits, out)]
+    assert out.with_name("o.onnx.data").exists()
+    models = [onnx.load(path).SerializeToString() for path in (digits, out)]
+    labels = [oracle.ort(model, feeds)[0].argmax(1) for model in models]
     assert (labels[0] == labels[1]).mean() > 0.95
 
 
@@ -317,7 +319,6 @@ def test_a_configuration_of_blocks_takes_precedence_over_the_arguments(
         ({"algo_config": ours.RTNWeightOnlyQuantConfig({"fc1": 0.9})}, "algo_config has ratios"),
         ({"algo_config": ours.DefaultWeightOnlyQuantConfig(quant_axes={"MatMul": 1})}, "MatMul: 1"),
         ({"quant_axes": (("Gather", 0),)}, "quant_axes has Gather: 0"),
-        ({"nodes_to_include": ["fc1"]}, "nodes_to_include"),
     ],
 )
 def test_what_blocks_cannot_be_is_refused(digits: Path, options: dict[str, Any], said: str) -> None:
@@ -346,8 +347,7 @@ def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
         ({"extra_options": {"WeightSymetric": True}}, "did you mean WeightSymmetric"),
         ({"extra_options": {"DedicatedQDQPair": True}}, r"extra_options\['DedicatedQDQPair'\]"),
         ({"quant_format": ours.QuantFormat.QOperator}, "QOperator"),
-        ({"nodes_to_quantize": ["konv1"]}, "nodes_to_quantize names `konv1`.* did you mean"),
-        ({"nodes_to_exclude": ["konv1"]}, "nodes_to_exclude names `konv1`.* did you mean `conv1`"),
+        ({"nodes_to_quantize": ["konv1"]}, "none of nodes_to_quantize is in the model"),
         ({"nodes_to_exclude": "conv1"}, "nodes_to_exclude is the text 'conv1'"),
         ({"op_types_to_quantize": ["Konv"]}, "op_types_to_quantize names `Konv`"),
         ({"activation_type": ours.QuantType.QInt4}, "activation_type is int4"),

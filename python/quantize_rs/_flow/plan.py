@@ -288,19 +288,26 @@ class Quantized:
         """The report so far; `save` completes it."""
         return result(Report, self._quantized.report(), model=None)
 
-    def save(self, path: str | os.PathLike[str]) -> Report:
+    def save(self, path: str | os.PathLike[str], *, external_data: bool = False) -> Report:
         """Write the model, completely or not at all, and return the complete report.
 
         Symbolic links are followed, and the mode of an existing file is kept. From 2 GiB on,
         weights are written to ``<name>.data`` beside the file, or to the first such name that is
         free.
 
+        Parameters
+        ----------
+        path
+            The file to write.
+        external_data
+            Write weights to ``<name>.data`` whatever their size.
+
         Raises
         ------
         FileNotFoundError, PermissionError, IsADirectoryError, OSError
             The file cannot be written; nothing is left behind.
         """
-        return result(Report, self._quantized.save(path), model=None)
+        return result(Report, self._quantized.save(path, external_data=external_data), model=None)
 
     def to_bytes(self) -> bytes:
         """Return the model as the bytes of one file.

@@ -79,8 +79,8 @@ pub struct QSpec {
     /// Has no effect below 8 bits or on floats.
     #[serde(default, rename = "reduced", alias = "reduce_range")]
     pub reduce_range: bool,
-    /// How many bits of an integer type the grid uses: one of 3 bits in int4 has the values -4 to
-    /// 3. 0 stands for all.
+    /// How many bits of an integer type of up to 8 bits the grid uses: one of 3 bits in int4 has the
+    /// values -4 to 3. 0 stands for all.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub used_bits: u32,
     /// Allows a negative scale, so that the additional step of a symmetric grid can be on the
@@ -139,7 +139,7 @@ impl QSpec {
     #[inline]
     pub const fn bits(&self) -> u32 {
         let all = self.qtype.bits();
-        if self.used_bits == 0 || self.used_bits > all || self.qtype.is_float() {
+        if self.used_bits == 0 || self.used_bits > all || all > 8 || self.qtype.is_float() {
             all
         } else {
             self.used_bits
@@ -159,7 +159,7 @@ impl QSpec {
         let (mut lo, mut hi) = (self.qtype.min(), self.qtype.max());
         let unused = self.qtype.bits() - self.bits();
         (lo, hi) = (lo >> unused, hi >> unused);
-        if self.reduce_range && self.qtype.bits() >= 8 && !self.qtype.is_float() {
+        if self.reduce_range && self.bits() >= 8 && !self.qtype.is_float() {
             (lo, hi) = (lo / 2, hi / 2);
         }
         if self.symmetric && self.narrow {

@@ -102,14 +102,15 @@ pub(crate) fn save(
     let whole = inline_external(model, external)?;
     let rope = whole.rope();
     if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
-        let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-        let path = file.finish()?;
-        return Ok(Saved { path, bytes: rope.len() as u64, data: None });
+        return target.save_whole(&rope);
     }
     let (beside, name) = target.data_target();
     let (slim, chunks, data_bytes) = externalize(whole, external, &name)?;
     let rope = slim.rope();
     require_fit(&rope)?;
+    if chunks.is_empty() {
+        return target.save_whole(&rope);
+    }
     let replaced = target.own_data();
     let data = beside.write(|out| write_chunks(out, &chunks))?;
     let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
@@ -249,6 +250,17 @@ impl Target {
         }
         let path = self.path.with_file_name(&name);
         (Target { path, existing: self.existing.clone() }, name)
+    }
+
+    /// Writes a model without external data, and removes that of the model it replaces.
+    fn save_whole(&self, rope: &Rope) -> Result<Saved, Error> {
+        let replaced = self.own_data();
+        let file = self.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
+        let path = file.finish()?;
+        for old in &replaced {
+            let _ = fs::remove_file(old);
+        }
+        Ok(Saved { path, bytes: rope.len() as u64, data: None })
     }
 
     /// The external data of the existing file that is named after it as by [`data_target`].

@@ -90,6 +90,15 @@ impl Model {
         Ok((Model { model: Arc::new(model) }, Outcome::new(report)))
     }
 
+    /// The name and the operator of each node, and the names of the initializers, of the main
+    /// graph.
+    fn names(&self) -> (Vec<(String, String)>, Vec<String>) {
+        let graph = self.model.graph();
+        let nodes = graph.node.iter().map(|node| (node.name.clone(), node.op_type.clone()));
+        let tensors = graph.initializer.iter().map(|tensor| tensor.name.clone());
+        (nodes.collect(), tensors.collect())
+    }
+
     /// Writes the model, completely or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         // After Ctrl-C nothing is written.

@@ -42,11 +42,14 @@ impl Quantized {
         self.timed(self.made.report().clone())
     }
 
-    /// Writes the model, completely or not at all, and returns the complete report.
-    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<Outcome> {
+    /// Writes the model, completely or not at all, and returns the complete report. Weights become
+    /// external data if that is asked for, or if the file would be too large.
+    #[pyo3(signature = (path, *, external_data=false))]
+    fn save(&self, py: Python<'_>, path: PathBuf, external_data: bool) -> PyResult<Outcome> {
         // After Ctrl-C nothing is written.
         py.check_signals()?;
-        let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
+        let limit = if external_data { 0 } else { u64::MAX };
+        let report = gil::detached(py, Some(&path), || self.made.save_within(&path, limit))?;
         Ok(self.timed(report))
     }
 

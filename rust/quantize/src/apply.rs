@@ -233,8 +233,17 @@ impl Quantized {
     /// # Errors
     /// See [`Model::save`].
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Report, QuantizeError> {
+        self.save_within(path, u64::MAX)
+    }
+
+    /// As [`save`](Quantized::save), but weights become external data if the file would have
+    /// `limit` bytes or more.
+    ///
+    /// # Errors
+    /// See [`Model::save`].
+    pub fn save_within(&self, path: impl AsRef<Path>, limit: u64) -> Result<Report, QuantizeError> {
         let begun = Instant::now();
-        let saved = self.model.save(path.as_ref())?;
+        let saved = self.model.save_within(path.as_ref(), limit)?;
         let mut report = self.report.clone();
         report.output = Some(path.as_ref().display().to_string());
         report.bytes_after = saved.bytes;

@@ -131,7 +131,7 @@ fn entries_that_cannot_be_met_are_refused_by_position() {
     for wrong in [
         json!([{ "match": { "name": "a" }, "wieghts": 4 }]),
         json!([{ "match": { "nam": "a" }, "weights": 4 }]),
-        json!([{ "match": { "name": "a" }, "weights": 5 }]),
+        json!([{ "match": { "name": "a" }, "weights": 7 }]),
         json!({ "match": { "name": "a" } }),
     ] {
         let given = Given::from([("overrides", wrong)]);

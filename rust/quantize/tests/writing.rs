@@ -48,7 +48,7 @@ fn written_types_match_the_plan_for_all_bit_widths() {
         }
         assert!(after.proto().ir_version >= dtype.since_ir());
     }
-    assert!(matches!(Config::with_bits(5).unwrap_err().kind(), QuantizeErrorKind::Option { .. }));
+    assert!(matches!(Config::with_bits(7).unwrap_err().kind(), QuantizeErrorKind::Option { .. }));
 }
 
 #[test]

@@ -14,20 +14,33 @@ Names, order and defaults of arguments are those of onnxruntime 1.31. The writte
 name. Functions that return None in onnxruntime return a `Report` here.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
-``shape_inference`` and ``matmul_nbits_quantizer``.
+``shape_inference``, ``preprocess``, ``execution_providers.qnn`` and ``matmul_nbits_quantizer``.
 """
 
 from __future__ import annotations
 
-from .calibrate import CalibrationDataReader, CalibrationMethod
+from typing import Any
+
+from .calibrate import (
+    CalibraterBase,
+    CalibrationDataReader,
+    CalibrationMethod,
+    MinMaxCalibrater,
+    TensorData,
+    TensorsData,
+    create_calibrator,
+    load_tensors_data,
+    save_tensors_data,
+)
 from .matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
     HQQWeightOnlyQuantConfig,
+    KQuantWeightOnlyQuantConfig,
     MatMulNBitsQuantizer,
     RTNWeightOnlyQuantConfig,
 )
-from .quant_utils import QuantFormat, QuantType
+from .quant_utils import QuantFormat, QuantizationMode, QuantType, write_calibration_table
 from .quantize import (
     DynamicQuantConfig,
     StaticQuantConfig,
@@ -39,20 +52,45 @@ from .quantize import (
 from .shape_inference import quant_pre_process
 
 __all__ = [
+    "CalibraterBase",
     "CalibrationDataReader",
     "CalibrationMethod",
     "DefaultWeightOnlyQuantConfig",
     "DynamicQuantConfig",
     "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
+    "KQuantWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
+    "MinMaxCalibrater",
     "QuantFormat",
     "QuantType",
+    "QuantizationMode",
     "RTNWeightOnlyQuantConfig",
     "StaticQuantConfig",
+    "TensorData",
+    "TensorsData",
+    "create_calibrator",
     "get_qdq_config",
+    "load_tensors_data",
     "quant_pre_process",
     "quantize",
     "quantize_dynamic",
     "quantize_static",
+    "save_tensors_data",
+    "write_calibration_table",
 ]
+
+# Names that have no equivalent here, and what to use instead.
+_ELSEWHERE = {
+    "QDQQuantizer": "quantize_static writes QDQ; `quantize_rs.open(model).plan()` shows each value",
+    "ONNXQuantizer": "quantize_static and quantize_dynamic do what it does",
+    "CudaQuantizer": "it packs weights for CUDA kernels, which this package does not write",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Say what to use instead of a name that onnxruntime has."""
+    if name in _ELSEWHERE:
+        what = f"{__name__} has no {name}: {_ELSEWHERE[name]}"
+        raise ImportError(what, name=__name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

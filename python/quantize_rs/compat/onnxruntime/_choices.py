@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 from collections.abc import Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from ..._flow.model import Model
 from ..._options import check
 from ...errors import OptionError
 
-__all__ = ["name_of", "op_types_of", "rename_plan_errors", "type_of"]
+__all__ = ["name_of", "names_of", "nodes_of", "op_types_of", "rename_plan_errors", "type_of"]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -50,6 +52,25 @@ def op_types_of(value: Iterable[str] | None) -> list[str] | None:
         return types or None
     _log.warning("op_types_to_quantize: %s are not quantized", ", ".join(kept))
     return [name for name in types if name not in _KEPT]
+
+
+def names_of(model: Model) -> set[str]:
+    """Return the names of the nodes and weights of a model."""
+    nodes, tensors = model._model.names()
+    return {name for name in [*(name for name, _ in nodes), *tensors] if name}
+
+
+def nodes_of(option: str, value: Iterable[str] | None, known: Collection[str]) -> list[str]:
+    """Return names of nodes, without those that the model does not have, and patterns."""
+    kept = []
+    for name in check.names(option, value):
+        if name in known or name.startswith("re:") or any(sign in name for sign in "*?["):
+            kept.append(name)
+            continue
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        _log.warning("%s: the model has no node %r%s", option, name, hint)
+    return kept
 
 
 def rename_plan_errors() -> AbstractContextManager[None]:

@@ -15,7 +15,7 @@ from ..._inputs.model_source import ModelSource
 from ..._options import check
 from ..._results.report import Report
 from ...errors import OptionError
-from ._choices import name_of, rename_plan_errors
+from ._choices import name_of, names_of, nodes_of, rename_plan_errors
 from ._config import onnx_package
 from .quant_utils import QuantFormat
 
@@ -23,6 +23,7 @@ __all__ = [
     "DefaultWeightOnlyQuantConfig",
     "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
+    "KQuantWeightOnlyQuantConfig",
     "MatMulNBitsQuantizer",
     "RTNWeightOnlyQuantConfig",
 ]
@@ -30,7 +31,7 @@ __all__ = [
 _log = logging.getLogger("quantize_rs")
 
 # The names of onnxruntime's algorithms, and the weight methods here.
-_METHODS = {"DEFAULT": None, "GPTQ": None, "HQQ": "hqq", "RTN": "minmax"}
+_METHODS = {"DEFAULT": None, "GPTQ": None, "HQQ": "hqq", "RTN": "minmax", "k_quant": "mse"}
 
 # The axis of the blocks.
 _AXES = {"MatMul": 0, "Gather": 1}
@@ -87,13 +88,32 @@ class HQQWeightOnlyQuantConfig:
 
 @dataclass
 class RTNWeightOnlyQuantConfig:
-    """An ``algo_config``: scales by the extremes of each block; other fields must be empty."""
+    """An ``algo_config``: scales by the extremes of each block.
+
+    `customized_weight_config` gives nodes or weights other bits: ``{"head": {"bits": 8}}``.
+    `ratios` must be empty.
+    """
 
     ratios: Any = None
     quant_format: Any = QuantFormat.QOperator
     op_types_to_quantize: Iterable[str] | None = None
     customized_weight_config: Any = None
     algorithm: str = "RTN"
+
+
+@dataclass
+class KQuantWeightOnlyQuantConfig:
+    """An ``algo_config``: scales and zero points with the least squared error of each block.
+
+    The fields are those of `RTNWeightOnlyQuantConfig`. More candidates are tried than in
+    onnxruntime.
+    """
+
+    ratios: Any = None
+    quant_format: Any = QuantFormat.QOperator
+    op_types_to_quantize: Iterable[str] | None = None
+    customized_weight_config: Any = None
+    algorithm: str = "k_quant"
 
 
 class MatMulNBitsQuantizer:
@@ -110,7 +130,7 @@ class MatMulNBitsQuantizer:
     nodes_to_exclude
         Nodes and weights to exclude; they may be patterns.
     nodes_to_include
-        Not supported: give all types, and exclude the other nodes.
+        Nodes to quantize in addition to those of `op_types_to_quantize`.
     quant_axes
         The operators determine the axes; other axes raise an error.
     quant_format
@@ -120,9 +140,9 @@ class MatMulNBitsQuantizer:
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
     algo_config
-        A `DefaultWeightOnlyQuantConfig`, `GPTQWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig`
-        or `RTNWeightOnlyQuantConfig`, of this package or of onnxruntime. Its fields take precedence
-        over the arguments. Other algorithms raise an error.
+        A `DefaultWeightOnlyQuantConfig`, `GPTQWeightOnlyQuantConfig`, `HQQWeightOnlyQuantConfig`,
+        `KQuantWeightOnlyQuantConfig` or `RTNWeightOnlyQuantConfig`, of this package or of
+        onnxruntime. Its fields take precedence over the arguments. Other algorithms raise an error.
 
     Raises
     ------
@@ -157,14 +177,12 @@ class MatMulNBitsQuantizer:
         algo_config: Any = None,
     ) -> None:
         """Open the model and plan; `process` quantizes it."""
-        if nodes_to_include:
-            what = "nodes_to_include is given, expected op_types_to_quantize and nodes_to_exclude"
-            raise OptionError(what, option="nodes_to_include")
         _check_axes(quant_axes)
-        method = None
+        method, layer_bits = None, {}
         self._samples: Any = None
         if algo_config is not None:
             method, fields = _method_and_fields(algo_config)
+            layer_bits = _layer_bits(fields.get("customized_weight_config"))
             self._samples = fields.get("calibration_data_reader")
             bits, block_size = fields.get("bits", bits), fields.get("block_size", block_size)
             is_symmetric = fields.get("is_symmetric", is_symmetric)
@@ -178,8 +196,16 @@ class MatMulNBitsQuantizer:
             what = "channel_wised_quantize is for QuantFormat.QDQ: MatMulNBits has blocks"
             raise OptionError(what, option="channel_wised_quantize")
         kind = "int" if is_symmetric or blocks else "uint"
+        opened = open_model(model)
+        known = names_of(opened)
+        types: list[str] | None = check.names("op_types_to_quantize", op_types_to_quantize)
+        types = types or ["MatMul"]
+        include = nodes_of("nodes_to_include", nodes_to_include, known)
+        if include:
+            there = {op_type for _, op_type in opened._model.names()[0]}
+            include, types = [*(name for name in types if name in there), *include], None
         with rename_plan_errors():
-            self._plan = open_model(model).plan(
+            self._plan = opened.plan(
                 f"{kind}{bits}",
                 block_size=None if channel_wised_quantize else block_size,
                 per_channel=channel_wised_quantize,
@@ -187,8 +213,10 @@ class MatMulNBitsQuantizer:
                 weight_method=method,
                 weight_algorithm="auto" if self._samples is None else "gptq",
                 accuracy_level=accuracy_level if blocks else None,
-                exclude=check.names("nodes_to_exclude", nodes_to_exclude),
-                op_types=check.names("op_types_to_quantize", op_types_to_quantize) or ["MatMul"],
+                exclude=nodes_of("nodes_to_exclude", nodes_to_exclude, known),
+                include=include or None,
+                op_types=types,
+                layer_bits=layer_bits,
                 output_format="matmul_nbits" if blocks else "qdq",
                 allow_larger=True,  # as with onnxruntime
             )
@@ -220,13 +248,14 @@ def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
     if name not in _METHODS:
         found = repr(config if name is None else name)
         what = f"algo_config is {found}, expected a configuration of {', '.join(_METHODS)}"
+        if "awq" in str(name).lower():
+            what += "; AWQ downloads data sets there: GPTQ takes your own samples"
         raise OptionError(what, option="algo_config")
     fields = vars(config)
     _check_axes(fields.get("quant_axes"))
-    for field in ("ratios", "customized_weight_config"):
-        if fields.get(field):
-            what = f"algo_config has {field}, expected None: all weights have the same blocks"
-            raise OptionError(what, option="algo_config")
+    if fields.get("ratios"):
+        what = "algo_config has ratios, expected None: no part of a range is cut off by hand"
+        raise OptionError(what, option="algo_config")
     if name == "GPTQ":
         if fields.get("calibration_data_reader") is None:
             what = "algo_config has no calibration_data_reader, which GPTQ needs"
@@ -235,6 +264,18 @@ def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
     if fields.get("axis", 1) != 1:
         _log.warning("algo_config.axis has no effect, as in onnxruntime")
     return _METHODS[name], fields
+
+
+def _layer_bits(config: Mapping[str, Mapping[str, Any]] | None) -> dict[str, int]:
+    """Return the bits of layers from `customized_weight_config`."""
+    found = {}
+    for name, fields in (config or {}).items():
+        if unknown := [field for field in fields if field != "bits"]:
+            what = f"customized_weight_config[{name!r}] has {unknown[0]}, expected bits alone"
+            raise OptionError(what, option="algo_config")
+        if "bits" in fields:
+            found[name] = check.bits("customized_weight_config", fields["bits"])
+    return found
 
 
 def _check_axes(axes: Any) -> None:
@@ -268,12 +309,11 @@ class SavedModel:
     def save_model_to_file(
         self, output_path: str | os.PathLike[str], use_external_data_format: bool = False
     ) -> Report:
-        """Write the model; from 2 GiB on, weights are written as external data.
+        """Write the model; weights as external data if that is asked for, or from 2 GiB on.
 
         Raises
         ------
         OSError
             The file cannot be written.
         """
-        del use_external_data_format
-        return self._done.save(output_path)
+        return self._done.save(output_path, external_data=use_external_data_format)

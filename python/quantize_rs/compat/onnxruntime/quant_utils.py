@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 import enum
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
 
-__all__ = ["QuantFormat", "QuantType"]
+from ._tensors_data import save_tensors_data
+
+__all__ = ["QuantFormat", "QuantType", "QuantizationMode", "write_calibration_table"]
+
+_log = logging.getLogger("quantize_rs")
+
+StrPath: TypeAlias = str | os.PathLike[str]
 
 
 class QuantType(enum.Enum):
@@ -34,3 +45,66 @@ class QuantFormat(enum.Enum):
     def __str__(self) -> str:
         """Return the name."""
         return self.name
+
+
+class QuantizationMode(enum.Enum):
+    """How integer operators are written; see `QuantFormat`."""
+
+    IntegerOps = 0
+    QLinearOps = 1
+
+
+def write_calibration_table(calibration_cache: Any, dir: StrPath = ".") -> None:  # noqa: A002
+    """Write ranges for TensorRT: ``calibration.json``, ``.flatbuffers`` and ``.cache``.
+
+    The number of a value is the largest magnitude of its range: onnxruntime writes the upper end,
+    which is too small where the lower end is further from 0. ``calibration.flatbuffers`` is only
+    written if the package flatbuffers is installed.
+
+    Parameters
+    ----------
+    calibration_cache
+        A `TensorsData`, or `TensorData` by name.
+    dir
+        The folder.
+
+    Raises
+    ------
+    OSError
+        A file cannot be written.
+    """
+    folder = Path(dir)
+    largest = {name: _largest(calibration_cache[name]) for name in sorted(calibration_cache.keys())}
+    save_tensors_data(calibration_cache, folder / "calibration.json")
+    lines = "".join(f"{name} {value}\n" for name, value in largest.items())
+    (folder / "calibration.cache").write_text(lines, encoding="utf-8")
+    try:
+        import flatbuffers
+    except ImportError:
+        _log.warning("calibration.flatbuffers is not written: pip install flatbuffers")
+        return
+    (folder / "calibration.flatbuffers").write_bytes(_table(flatbuffers.Builder(1024), largest))
+
+
+def _largest(data: Any) -> float:
+    low, high = data.range_value
+    return max(abs(float(low.item())), abs(float(high.item())))
+
+
+def _table(builder: Any, largest: Mapping[str, float]) -> bytes:
+    """Return a table of one vector of tables, each of which has a name and a number as text."""
+    rows = []
+    for name, value in largest.items():
+        texts = builder.CreateString(name), builder.CreateString(str(value))
+        builder.StartObject(2)
+        for slot, text in enumerate(texts):
+            builder.PrependUOffsetTRelativeSlot(slot, text, 0)
+        rows.append(builder.EndObject())
+    builder.StartVector(4, len(rows), 4)
+    for row in reversed(rows):
+        builder.PrependUOffsetTRelative(row)
+    vector = builder.EndVector()
+    builder.StartObject(1)
+    builder.PrependUOffsetTRelativeSlot(0, vector, 0)
+    builder.Finish(builder.EndObject())
+    return bytes(builder.Output())

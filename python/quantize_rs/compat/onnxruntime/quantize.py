@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..._flow.model import Model
 from ..._flow.model import open as open_model
 from ..._inputs.files import writable
 from ..._inputs.model_source import ModelSource
@@ -16,7 +17,7 @@ from ..._results.ranges import Ranges
 from ..._results.report import Report
 from ...errors import OptionError
 from . import _extra
-from ._choices import name_of, op_types_of, rename_plan_errors, type_of
+from ._choices import name_of, names_of, nodes_of, op_types_of, rename_plan_errors, type_of
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
 from .calibrate import CalibrationMethod
 from .matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -37,6 +38,7 @@ StrPath: TypeAlias = str | os.PathLike[str]
 
 
 def _plan_options(
+    model: Model,
     per_channel: bool,
     reduce_range: bool,
     weight_type: Any,
@@ -46,18 +48,24 @@ def _plan_options(
 ) -> dict[str, Any]:
     """Return the options of `Model.plan`; those in `extra` take precedence."""
     weights = type_of("weight_type", weight_type)
+    known = names_of(model)
     include, exclude = nodes
+    included = nodes_of("nodes_to_quantize", include, known)
+    if include and not included:
+        what = "none of nodes_to_quantize is in the model: nothing would be quantized"
+        raise OptionError(what, option="nodes_to_quantize")
     if reduce_range and "target" in extra:
         what = "reduce_range is for CPUs, and ForceQuantizeNoInputCheck for NPUs: one of them"
         raise OptionError(what, option="reduce_range")
     return {
         "weights": weights,
         "per_channel": per_channel,
-        "symmetric": not weights.startswith("uint"),
+        # The target qnn takes only weights with zero point 0.
+        "symmetric": None if extra.get("target") == "qnn" else not weights.startswith("uint"),
         "target": "x86-avx2" if reduce_range else None,
         "op_types": op_types_of(op_types),
-        "exclude": check.names("nodes_to_exclude", exclude),
-        "include": check.names("nodes_to_quantize", include) or None,
+        "exclude": nodes_of("nodes_to_exclude", exclude, known),
+        "include": included or None,
         # onnxruntime writes a result of any size.
         "allow_larger": True,
     } | extra
@@ -67,11 +75,16 @@ def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
     """Remove the options of calibration from extra options, and return the method."""
     known = [method.name for method in CalibrationMethod]
     name = name_of("calibrate_method", calibrate_method, known)
-    percentile, mean = extra.pop("percentile", 99.999), extra.pop("method", "minmax")
+    percentile, mean = extra.pop("percentile", None), extra.pop("method", "minmax")
     symmetric = extra.pop("symmetric_ranges", False)
+    if percentile is not None and name != "Percentile":
+        _log.warning(
+            "extra_options['CalibPercentile'] has no effect, as calibrate_method is %s",
+            name,
+        )
     match name:
         case "Percentile":
-            return f"percentile:{percentile}"
+            return f"percentile:{99.999 if percentile is None else percentile}"
         case "Entropy":
             return "entropy"
         case "MinMax":
@@ -143,7 +156,7 @@ def quantize_static(
     activation_type, weight_type
         A `QuantType`, of this package or of onnxruntime.
     use_external_data_format
-        Not needed: from 2 GiB on, weights are written as external data anyway.
+        Write weights to a file beside the model, ``<name>.data``. From 2 GiB on they are anyway.
     calibrate_method
         A `CalibrationMethod`.
     calibration_providers
@@ -183,15 +196,15 @@ def quantize_static(
     >>> quantize_static(model, "digits.int8.onnx", Reader(), per_channel=True).samples
     32
     """
-    del use_external_data_format
     if name_of("quant_format", quant_format, [known.name for known in QuantFormat]) != "QDQ":
         what = "quant_format is QOperator: QDQ is what runtimes fuse to the same operators"
         raise OptionError(what, option="quant_format")
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
+    model = open_model(model_input)
     options = _plan_options(
-        per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
+        model, per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
     )
     writable(model_output)
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
@@ -200,10 +213,13 @@ def quantize_static(
     activations = type_of("activation_type", activation_type)
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # the targets for CPUs do not support float8
-    with rename_plan_errors():
-        plan = open_model(model_input).plan(
-            activations=activations, optimize=optimize_model, **options
+    if options["target"] == "qnn" and activations in ("int8", "int16"):
+        _log.warning(
+            "activations are u%s, which has the same steps: NPUs do not take %s", *[activations] * 2
         )
+        activations = f"u{activations}"
+    with rename_plan_errors():
+        plan = model.plan(activations=activations, optimize=optimize_model, **options)
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
     if cache is not None and cache.exists():
         ranges = Ranges.load(cache)
@@ -216,7 +232,7 @@ def quantize_static(
         ranges = plan.calibrate(_strided(samples, stride) if stride else samples, method=method)
         if cache is not None:
             ranges.save(cache)
-    return plan.apply(ranges).save(model_output)
+    return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 
 
 def quantize_dynamic(
@@ -257,17 +273,19 @@ def quantize_dynamic(
     >>> [value.name for value in report.weights if value.quantized]
     ['fc1.weight', 'fc2.weight']
     """
-    del use_external_data_format
     types = check.names("op_types_to_quantize", op_types_to_quantize)
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
     extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
     nodes = (nodes_to_quantize, nodes_to_exclude)
-    options = _plan_options(per_channel, reduce_range, weight_type, types, nodes, extra)
+    model = open_model(model_input)
+    options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
+    # Named, so that none is left in float because it is small or the last.
+    options["include"] = options["include"] or ["*"]
     writable(model_output)
     with rename_plan_errors():
-        plan = open_model(model_input).plan(**options)
-    return plan.apply().save(model_output)
+        plan = model.plan(**options)
+    return plan.apply().save(model_output, external_data=use_external_data_format)
 
 
 def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any) -> Report:

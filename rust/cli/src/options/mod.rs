@@ -323,7 +323,7 @@ mod tests {
 
     #[test]
     fn options_that_contradict_each_other_are_misuse() {
-        assert!(matches!(config(&["-b5"]), Err(Failure::Misuse(_))));
+        assert!(matches!(config(&["-b7"]), Err(Failure::Misuse(_))));
         for (flags, expected) in [
             (
                 &["--layer-bits", "w=4", "--layer-bits", "w=8"],

@@ -75,12 +75,15 @@ fn row(format: Format) -> &'static PlanRow {
     PLANS.iter().find(|row| row.format == format).unwrap_or(&PLANS[0])
 }
 
-/// Weights that a format leaves to operators in float.
+/// Weights that a format leaves to operators in float: none of those that the caller names.
 pub(super) fn float_weights(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
 ) -> BTreeSet<ValueId> {
+    if config.include.is_some() {
+        return BTreeSet::new();
+    }
     (row(config.output_format).float_weights)(graph, constants)
 }
 

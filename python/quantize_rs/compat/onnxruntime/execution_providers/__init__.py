@@ -1,0 +1,1 @@
+"""Configurations for accelerators, as ``onnxruntime.quantization.execution_providers``."""

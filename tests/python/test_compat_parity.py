@@ -1,0 +1,261 @@
+"""What programs written for onnxruntime.quantization find: names, files and warnings."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime.quantization as theirs
+import pytest
+from onnxruntime.quantization import calibrate as their_calibrate
+
+import quantize_rs
+from quantize_rs import OptionError
+from quantize_rs.compat import onnxruntime as ours
+
+Warned = pytest.LogCaptureFixture
+
+
+class Reader(ours.CalibrationDataReader):
+    def __init__(self, digits: Path, count: int = 16) -> None:
+        images = np.load(digits.with_name("calibration.npy"))[:count]
+        self.samples = iter([{"image": image[None]} for image in images])
+
+    def get_next(self) -> Any:
+        return next(self.samples, None)
+
+
+def operators(path: Path) -> Counter[str]:
+    return Counter(node.op_type for node in onnx.load(path).graph.node)
+
+
+def test_a_calibrater_finds_the_ranges_of_onnxruntime(digits: Path) -> None:
+    path = digits.with_name("augmented.onnx")
+    other = their_calibrate.create_calibrator(str(digits), None, str(path))
+    other.collect_data(Reader(digits))
+    expected = other.compute_data()
+    own = ours.create_calibrator(digits)
+    own.collect_data(Reader(digits, 8))
+    own.collect_data(list(Reader(digits))[8:])
+    found = own.compute_data()
+    shared = [name for name in found if name in expected]
+    assert len(shared) > 5
+    for name in shared:
+        assert np.allclose(found[name].range_value, expected[name].range_value, rtol=1e-5)
+    assert "image" in shared
+
+
+@pytest.mark.parametrize("method", ["Entropy", "Percentile"])
+def test_other_methods_cut_ranges(digits: Path, method: str) -> None:
+    widest = ours.create_calibrator(digits)
+    widest.collect_data(Reader(digits))
+    narrow = ours.create_calibrator(
+        digits,
+        calibrate_method=ours.CalibrationMethod[method],
+        extra_options={"percentile": 99.0} if method == "Percentile" else {"num_bins": 128},
+    )
+    narrow.collect_data(Reader(digits))
+    wide, cut = widest.compute_data(), narrow.compute_data()
+    assert cut.calibration_method.name == method
+    pairs = [(cut[name].range_value[1], wide[name].range_value[1]) for name in cut]
+    assert any(narrower < wider for narrower, wider in pairs)
+    assert all(narrower <= wider for narrower, wider in pairs)
+
+
+def test_a_calibrater_refuses_what_it_does_not_do(digits: Path) -> None:
+    with pytest.raises(OptionError, match="collect_data"):
+        ours.create_calibrator(digits).compute_data()
+    with pytest.raises(OptionError, match="'scenario'"):
+        ours.create_calibrator(digits, extra_options={"scenario": "p3"})
+    method = ours.CalibrationMethod.Distribution
+    with pytest.raises(OptionError, match="expected MinMax"):
+        ours.create_calibrator(digits, calibrate_method=method)
+
+
+def test_data_of_values_is_read_by_both(tmp_path: Path) -> None:
+    own, other = tmp_path / "own.json", tmp_path / "other.json"
+    low, high = np.array(-1.5, np.float32), np.array(2.5, np.float32)
+    ours.save_tensors_data(ours.TensorsData(ours.CalibrationMethod.MinMax, {"x": (low, high)}), own)
+    theirs.save_tensors_data(
+        theirs.TensorsData(theirs.CalibrationMethod.MinMax, {"x": (low, high)}), other
+    )
+    for path in (own, other):
+        assert ours.load_tensors_data(path)["x"].range_value == (low, high)
+        found = theirs.load_tensors_data(path)
+        assert tuple(found["x"].range_value) == (low, high)
+    other.write_text("[1]")
+    with pytest.raises(OptionError, match="holds no data"):
+        ours.load_tensors_data(other)
+    with pytest.raises(ValueError, match="float16 or float32"):
+        ours.TensorData(lowest=1.0)
+    with pytest.raises(RuntimeError, match="'y'"):
+        ours.load_tensors_data(own)["y"] = ours.TensorData()
+
+
+def test_a_calibration_table_has_the_largest_magnitudes(tmp_path: Path) -> None:
+    table = pytest.importorskip("onnxruntime.quantization.CalTableFlatBuffers.TrtTable")
+    ranges = {
+        "wide": ours.TensorData.of_range(-10, 1),
+        "relu": ours.TensorData.of_range(0, 4),
+    }
+    ours.write_calibration_table(ours.TensorsData(ours.CalibrationMethod.MinMax, ranges), tmp_path)
+    # onnxruntime writes 1 for the first, so that nearly all of it would be clipped.
+    assert (tmp_path / "calibration.cache").read_text() == "relu 4.0\nwide 10.0\n"
+    stored = json.loads((tmp_path / "calibration.json").read_text())
+    assert set(stored["data"]) == {"relu", "wide"}
+    found = table.TrtTable.GetRootAsTrtTable((tmp_path / "calibration.flatbuffers").read_bytes(), 0)
+    rows = [found.Dict(at) for at in range(found.DictLength())]
+    assert [(row.Key(), row.Value()) for row in rows] == [(b"relu", b"4.0"), (b"wide", b"10.0")]
+
+
+def test_external_data_is_written_where_it_is_asked_for(digits: Path, tmp_path: Path) -> None:
+    outs = [tmp_path / name / "q.onnx" for name in ("static", "dynamic")]
+    for out in outs:
+        out.parent.mkdir()
+    reports = (
+        ours.quantize_static(digits, outs[0], Reader(digits), use_external_data_format=True),
+        ours.quantize_dynamic(digits, outs[1], use_external_data_format=True),
+    )
+    for out, report in zip(outs, reports, strict=True):
+        files = sorted(out.parent.iterdir())
+        assert [path.name for path in files] == ["q.onnx", "q.onnx.data"]
+        assert report.bytes_after == sum(path.stat().st_size for path in files)
+        onnx.checker.check_model(str(out))
+    ours.quantize_dynamic(digits, outs[0])
+    assert [path.name for path in outs[0].parent.iterdir()] == ["q.onnx"]
+
+
+def test_a_model_without_large_weights_stays_one_file(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph([node], "g", [value("x", 1, [2])], [value("y", 1, [2])], [])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    plan = quantize_rs.open(model).plan(allow_larger=True)
+    plan.apply().save(tmp_path / "q.onnx", external_data=True)
+    assert sorted(path.name for path in tmp_path.glob("q.*")) == ["q.onnx"]
+
+
+def test_options_without_effect_are_named(digits: Path, tmp_path: Path, caplog: Warned) -> None:
+    out = tmp_path / "q.onnx"
+    with caplog.at_level(logging.WARNING, "quantize_rs"):
+        ours.quantize_static(
+            digits,
+            out,
+            Reader(digits),
+            nodes_to_exclude=["konv1"],
+            extra_options={"CalibPercentile": 99.0},
+        )
+    assert "CalibPercentile" in caplog.text
+    assert "MinMax" in caplog.text
+    assert "no node 'konv1'; did you mean 'conv1'" in caplog.text
+
+
+def test_every_operator_can_be_quantized_with_the_default_types(
+    digits: Path, tmp_path: Path, caplog: Warned
+) -> None:
+    out = tmp_path / "q.onnx"
+    with caplog.at_level(logging.WARNING, "quantize_rs"):
+        report = ours.quantize_static(
+            digits, out, Reader(digits), extra_options={"ForceQuantizeNoInputCheck": True}
+        )
+    assert "activations are uint8" in caplog.text
+    assert report.ratio > 3
+    found = quantize_rs.compare(digits, out, Reader(digits), latency=False)
+    assert found.sqnr_db is not None
+    assert found.sqnr_db > 25
+
+
+def test_the_last_product_runs_on_integers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {name: rng.normal(size=(64, 64)).astype(np.float32) for name in ("a", "b", "c")}
+    weights["c"] = weights["c"][:, :4]
+    nodes = [
+        onnx.helper.make_node("MatMul", [x, w], [y], w)
+        for x, w, y in (("x", "a", "p"), ("p", "b", "q"), ("q", "c", "y"))
+    ]
+    value = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [value("x", 1, ["n", 64])],
+        [value("y", 1, ["n", 4])],
+        [onnx.numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
+    out = tmp_path / "q.onnx"
+    ours.quantize_dynamic(model, out)
+    assert operators(out)["MatMulInteger"] == 3
+    ours.quantize_dynamic(model, out, nodes_to_quantize=["c"])
+    assert operators(out)["MatMulInteger"] == 1
+    assert operators(out)["MatMul"] == 2
+
+
+def test_configurations_of_blocks_are_mapped(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "q.onnx"
+
+    def bits(config: Any, **options: Any) -> list[int]:
+        options = {"op_types_to_quantize": ["Gemm"]} | options
+        quantizer = ours.MatMulNBitsQuantizer(digits, 4, 32, algo_config=config, **options)
+        quantizer.process()
+        quantizer.model.save_model_to_file(out)
+        found = [node for node in onnx.load(out).graph.node if node.op_type == "MatMulNBits"]
+        return [at.i for node in found for at in node.attribute if at.name == "bits"]
+
+    assert bits(ours.KQuantWeightOnlyQuantConfig()) == [4, 4]
+    least = out.read_bytes()
+    assert bits(ours.RTNWeightOnlyQuantConfig()) == [4, 4]
+    assert out.read_bytes() != least
+    wide = ours.KQuantWeightOnlyQuantConfig(customized_weight_config={"fc1": {"bits": 8}})
+    assert sorted(bits(wide)) == [4, 8]
+    assert bits(None, op_types_to_quantize=["MatMul"], nodes_to_include=["fc1"]) == [4]
+    wrong = ours.RTNWeightOnlyQuantConfig(customized_weight_config={"fc1": {"group": 8}})
+    with pytest.raises(OptionError, match="has group"):
+        bits(wrong)
+    older = importlib.import_module("quantize_rs.compat.onnxruntime.matmul_4bits_quantizer")
+    quantizer = older.MatMul4BitsQuantizer(digits, 32, True, op_types_to_quantize=["Gemm"])
+    quantizer.process()
+    assert quantizer.model.save_model_to_file(out).ratio > 1.9
+
+
+def test_names_without_equivalent_say_what_to_use() -> None:
+    for name in ("QDQQuantizer", "ONNXQuantizer", "CudaQuantizer"):
+        with pytest.raises(ImportError, match=name):
+            getattr(ours, name)
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        ours.nothing_like_it  # noqa: B018
+    missing = (
+        [name for name in theirs.__all__ if not hasattr(ours, name)]
+        if hasattr(theirs, "__all__")
+        else []
+    )
+    assert not missing
+
+
+def test_preprocessing_is_a_command_too(digits: Path, tmp_path: Path) -> None:
+    module = "quantize_rs.compat.onnxruntime.preprocess"
+    out = tmp_path / "p.onnx"
+    command = [sys.executable, "-m", module, "--input", str(digits), "--output", str(out)]
+    done = subprocess.run([*command, "--skip_optimization", "True"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert out.exists()
+    assert not done.stdout
+
+
+def test_the_configuration_for_npus_has_its_own_module(digits: Path, tmp_path: Path) -> None:
+    qnn = importlib.import_module("quantize_rs.compat.onnxruntime.execution_providers.qnn")
+    config = qnn.get_qnn_qdq_config(digits, Reader(digits), activation_type=ours.QuantType.QUInt16)
+    out = tmp_path / "q.onnx"
+    ours.quantize(digits, out, config)
+    types = {tensor.data_type for tensor in onnx.load(out).graph.initializer}
+    assert onnx.TensorProto.UINT16 in types
+    assert qnn.qnn_preprocess_model(out, tmp_path / "p.onnx") in (True, False)
+    with pytest.raises(OptionError, match="dynamic_input_shapes"):
+        qnn.qnn_preprocess_model(digits, out, dynamic_input_shapes=[("image", "1,1,8,8")])
