@@ -259,3 +259,79 @@ def test_the_configuration_for_npus_has_its_own_module(digits: Path, tmp_path: P
     assert qnn.qnn_preprocess_model(out, tmp_path / "p.onnx") in (True, False)
     with pytest.raises(OptionError, match="dynamic_input_shapes"):
         qnn.qnn_preprocess_model(digits, out, dynamic_input_shapes=[("image", "1,1,8,8")])
+
+
+def overridden(digits: Path, out: Path, overrides: dict[str, Any], **options: Any) -> Any:
+    extra = {"TensorQuantOverrides": overrides}
+    return ours.quantize_static(digits, out, Reader(digits), extra_options=extra, **options)
+
+
+def test_single_tensors_get_types_and_ranges(digits: Path, tmp_path: Path) -> None:
+    out = tmp_path / "q.onnx"
+    report = overridden(
+        digits,
+        out,
+        {
+            "image": [{"rmin": np.float32(-1), "rmax": np.float32(3)}],
+            "relu4_out": [{"quant_type": ours.QuantType.QUInt16}],
+            "relu1_out": [{"scale": 0.03125, "zero_point": -128}],
+            "conv2.weight": [{"axis": 0}],
+            "fc1.weight": [{"quant_type": theirs.QuantType.QInt16}],
+        },
+    )
+    rows = {row.name: row for row in report.quantized}
+    assert rows["image"].range == (-1, 3)
+    assert rows["relu1_out"].range == (0, 255 * 0.03125)
+    tensors = {tensor.name: tensor for tensor in onnx.load(out).graph.initializer}
+    scale = onnx.numpy_helper.to_array(tensors["relu1_out_scale"])
+    assert scale == np.float32(0.03125)
+    assert onnx.numpy_helper.to_array(tensors["image_scale"]) == np.float32(4 / 255)
+    assert any(tensor.data_type == onnx.TensorProto.UINT16 for tensor in tensors.values())
+    assert tensors["fc1.weight_quantized"].data_type == onnx.TensorProto.INT16
+    assert len(tensors["conv2.weight_scale"].dims) == 1
+    assert len(tensors["conv1.weight_scale"].dims) == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"imag": [{"rmin": 0, "rmax": 1}]}, "did you mean 'image'"),
+        ({"image": [{"range": 1}]}, "has 'range'"),
+        ({"image": [{"rmin": 0}]}, "expected both"),
+        ({"image": [{"scale": 1.0}]}, "expected both"),
+        ({"image": [{"scale": 1.0, "zero_point": 0, "rmin": 0}]}, "expected one of them"),
+        ({"image": [{"scale": -1.0, "zero_point": 0}]}, "cannot have"),
+        ({"image": [{"scale": 1.0, "zero_point": 999}]}, "cannot have"),
+        ({"image": [{}, {"reduce_range": True}]}, "is for initializers"),
+        ({"image": [{"axis": 0}]}, "is for initializers"),
+        ({"image": [{}, {}]}, "2 entries"),
+        ({"image": [3]}, "expected dictionaries"),
+        ({"image": [{"convert": {}}]}, "has convert"),
+        # Every entry is checked, not the first alone.
+        ({"conv2.weight": [{"axis": 0}, {"axis": 0, "other": 1}]}, "has 'other'"),
+        ({"conv2.weight": [{"scale": 1.0, "zero_point": 0}]}, "computed from their elements"),
+    ],
+)
+def test_overrides_are_checked_whole(
+    digits: Path, tmp_path: Path, entry: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said) as caught:
+        overridden(digits, tmp_path / "q.onnx", entry)
+    assert caught.value.option == "extra_options"
+    assert not (tmp_path / "q.onnx").exists()
+
+
+def test_ranges_with_other_values_stay_for_other_types(digits: Path) -> None:
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+    ranges = plan.calibrate(digits.with_name("calibration.npy"))
+    wider = ranges.with_values({"image": (0, 2)})
+    assert wider.values["image"] == (0, 2)
+    assert ranges.values["image"] == (0, 1)
+    types = {"image": "uint16"}
+    plan = quantize_rs.open(digits).plan(activations="uint8", activation_types=types)
+    other = plan.apply(wider)
+    [row] = [row for row in other.report.values if row.name == "image"]
+    assert row.range == (0, 2)
+    for wrong in ({"imag": (0, 1)}, {"image": (1, 0)}, {"image": (0, float("nan"))}):
+        with pytest.raises(quantize_rs.errors.CalibrationError):
+            ranges.with_values(wrong)

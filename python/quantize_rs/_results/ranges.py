@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -142,6 +143,32 @@ class Ranges:
         """
         method = check.text("method", method, "the name of a method")
         return Ranges(self._ranges.using(method))
+
+    def with_values(self, values: Mapping[str, tuple[float, float]]) -> Ranges:
+        """Return these ranges with other ends for some values.
+
+        Parameters
+        ----------
+        values : dict of tuple of float
+            The smallest and the largest number of each value, by its name. The range is widened to
+            contain 0 where it does not.
+
+        Raises
+        ------
+        CalibrationError
+            A value has no range here, or ends are not finite or in the wrong order.
+
+        Examples
+        --------
+        >>> import quantize_rs
+        >>> digits = quantize_rs.examples.digits()
+        >>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
+        >>> ranges = plan.calibrate(digits.calibration)
+        >>> ranges.with_values({"image": (0.0, 2.0)}).values["image"]
+        (0.0, 2.0)
+        """
+        ends = {name: (float(low), float(high)) for name, (low, high) in values.items()}
+        return Ranges(self._ranges.with_values(ends))
 
     def diff(self, other: Ranges) -> RangesDiff:
         """Return the values whose ranges differ, the most different first.

@@ -79,8 +79,8 @@ pub struct QSpec {
     /// Has no effect below 8 bits or on floats.
     #[serde(default, rename = "reduced", alias = "reduce_range")]
     pub reduce_range: bool,
-    /// How many bits of an integer type of up to 8 bits the grid uses: one of 3 bits in int4 has the
-    /// values -4 to 3. 0 stands for all.
+    /// How many bits of an integer type of up to 8 bits the grid uses: one of 3 bits in int4 has
+    /// the values -4 to 3. 0 stands for all.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub used_bits: u32,
     /// Allows a negative scale, so that the additional step of a symmetric grid can be on the

@@ -99,6 +99,14 @@ impl Model {
         (nodes.collect(), tensors.collect())
     }
 
+    /// The names of the values of the main graph.
+    fn values(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        gil::detached(py, self.model.path(), || {
+            let graph = quantize_rs::Graph::of(&self.model)?;
+            Ok::<_, QuantizeError>(graph.values.iter().map(|value| value.name.to_owned()).collect())
+        })
+    }
+
     /// Writes the model, completely or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         // After Ctrl-C nothing is written.

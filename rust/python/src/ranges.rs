@@ -1,10 +1,11 @@
 //! Ranges in Python: saved as JSON, merged, compared.
 
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{Method, Sample};
+use quantize_rs::{Method, Range, Sample};
 
 use crate::convert;
 use crate::gil;
@@ -113,6 +114,17 @@ impl Ranges {
         let method = gil::detached(py, None, || method.parse::<Method>())?;
         let ranges = Arc::clone(&self.found);
         let found = gil::interruptible(py, None, move || ranges.using(&method))?;
+        Ok(Ranges::new(found, self.seconds))
+    }
+
+    /// These ranges with other ends for some values.
+    fn with_values(
+        &self,
+        py: Python<'_>,
+        values: BTreeMap<String, (f32, f32)>,
+    ) -> PyResult<Ranges> {
+        let values = values.into_iter().map(|(name, (min, max))| (name, Range { min, max }));
+        let found = gil::detached(py, None, || self.found.with_values(values))?;
         Ok(Ranges::new(found, self.seconds))
     }
 

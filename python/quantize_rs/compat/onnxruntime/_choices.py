@@ -12,7 +12,15 @@ from ..._flow.model import Model
 from ..._options import check
 from ...errors import OptionError
 
-__all__ = ["name_of", "names_of", "nodes_of", "op_types_of", "rename_plan_errors", "type_of"]
+__all__ = [
+    "name_of",
+    "names_of",
+    "nodes_of",
+    "op_types_of",
+    "rename_plan_errors",
+    "tensors_of",
+    "type_of",
+]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -58,6 +66,13 @@ def names_of(model: Model) -> set[str]:
     """Return the names of the nodes and weights of a model."""
     nodes, tensors = model._model.names()
     return {name for name in [*(name for name, _ in nodes), *tensors] if name}
+
+
+def tensors_of(model: Model) -> tuple[set[str], set[str]]:
+    """Return the names of the weights of a model, and those of its other values."""
+    _, tensors = model._model.names()
+    weights = set(tensors)
+    return weights, set(model._model.values()) - weights
 
 
 def nodes_of(option: str, value: Iterable[str] | None, known: Collection[str]) -> list[str]:

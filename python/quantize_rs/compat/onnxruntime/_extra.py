@@ -76,7 +76,11 @@ def _smooth(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None else {"smooth": bool(value)}
 
 
-_OVERRIDES = _refused("quantize_rs.quantize_with_calibration has layer_bits and activation_types")
+def _overrides(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    return {"tensor_overrides": value} if value else {}
+
+
+_OVERRIDES = _refused("there are no activations to override: quantize_static has it")
 _REAL_RANGE = _refused("it widens ranges of activations, which are found when the model runs")
 
 EXTRA: dict[str, Row] = {
@@ -126,7 +130,7 @@ EXTRA: dict[str, Row] = {
     ),
     "UseQDQContribOps": Row(_done, _idle()),
     "MinimumRealRange": Row(_min_range, _REAL_RANGE),
-    "TensorQuantOverrides": Row(_OVERRIDES, _OVERRIDES),
+    "TensorQuantOverrides": Row(_overrides, _OVERRIDES),
     "QDQKeepRemovableActivations": Row(_done, _idle()),
     "QDQDisableWeightAdjustForInt32Bias": Row(
         _refused("without it, a bias that does not fit into int32 would be wrong"), _idle()
@@ -143,7 +147,8 @@ EXTRA: dict[str, Row] = {
 def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[str, Any]:
     """Translate extra options to options of `Model.plan`, and a few about ranges.
 
-    The latter are ``method``, ``percentile``, ``symmetric_ranges`` and ``stride``.
+    The latter are ``method``, ``percentile``, ``symmetric_ranges`` and ``stride``. The value of
+    ``tensor_overrides`` is as it was given.
 
     Raises
     ------

@@ -16,8 +16,16 @@ from ..._options import check
 from ..._results.ranges import Ranges
 from ..._results.report import Report
 from ...errors import OptionError
-from . import _extra
-from ._choices import name_of, names_of, nodes_of, op_types_of, rename_plan_errors, type_of
+from . import _extra, _overrides
+from ._choices import (
+    name_of,
+    names_of,
+    nodes_of,
+    op_types_of,
+    rename_plan_errors,
+    tensors_of,
+    type_of,
+)
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
 from .calibrate import CalibrationMethod
 from .matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -201,6 +209,7 @@ def quantize_static(
         raise OptionError(what, option="quant_format")
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
+    given = extra.pop("tensor_overrides", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(
@@ -218,6 +227,8 @@ def quantize_static(
             "activations are u%s, which has the same steps: NPUs do not take %s", *[activations] * 2
         )
         activations = f"u{activations}"
+    overrides = _overrides.read(given, *tensors_of(model), activations)
+    options |= overrides.options()
     with rename_plan_errors():
         plan = model.plan(activations=activations, optimize=optimize_model, **options)
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
@@ -232,6 +243,8 @@ def quantize_static(
         ranges = plan.calibrate(_strided(samples, stride) if stride else samples, method=method)
         if cache is not None:
             ranges.save(cache)
+    if overrides.ranges:
+        ranges = ranges.with_values(overrides.ranges)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 
 

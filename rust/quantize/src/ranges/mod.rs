@@ -243,6 +243,34 @@ impl Ranges {
         Ok(found)
     }
 
+    /// These ranges with other numbers for some values, which also stay where a plan quantizes the
+    /// value to another type.
+    ///
+    /// # Errors
+    /// A value that has no range here, or ends that are not finite or in the wrong order.
+    pub fn with_values(
+        &self,
+        values: impl IntoIterator<Item = (String, Range)>,
+    ) -> Result<Ranges, CalibrationError> {
+        let mut found = self.clone();
+        for (name, range) in values {
+            let Some(own) = found.values.get_mut(&name) else {
+                let what = "has no range: calibration observed no such value";
+                return Err(CalibrationError::data(what).at_value(name));
+            };
+            if !(range.min.is_finite() && range.max.is_finite() && range.min <= range.max) {
+                let what = format!("cannot have the range {} to {}", range.min, range.max);
+                return Err(CalibrationError::data(what).at_value(name));
+            }
+            *own = range;
+            found.chosen.remove(&name);
+            if let Some(seen) = Arc::make_mut(&mut found.statistics).get_mut(&name) {
+                seen.spec = None;
+            }
+        }
+        Ok(found)
+    }
+
     /// A coarse histogram of a value, for plots; `None` without statistics, or if all numbers are
     /// equal.
     pub fn histogram(&self, value: &str) -> Option<Histogram> {

@@ -1,0 +1,150 @@
+"""``TensorQuantOverrides``: types and ranges of single tensors, all of them checked."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import OptionError
+from ._choices import type_of
+
+__all__ = ["Overrides", "read"]
+
+_KEYS = (
+    "quant_type",
+    "axis",
+    "scale",
+    "zero_point",
+    "symmetric",
+    "reduce_range",
+    "rmin",
+    "rmax",
+    "convert",
+)
+
+# The smallest and the largest integer of each type.
+_ENDS = {
+    f"{sign}int{bits}": ((0, 2**bits - 1) if sign else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1))
+    for sign in ("", "u")
+    for bits in (4, 8, 16)
+}
+
+_WHERE = "extra_options['TensorQuantOverrides']"
+
+
+@dataclass
+class Overrides:
+    """Options of `Model.plan` for single tensors, and ranges that calibration does not find."""
+
+    activation_types: dict[str, str] = field(default_factory=dict)
+    layer_types: dict[str, str] = field(default_factory=dict)
+    overrides: list[dict[str, Any]] = field(default_factory=list)
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of `Model.plan`."""
+        found = {
+            "activation_types": self.activation_types,
+            "layer_types": self.layer_types,
+            "overrides": self.overrides,
+        }
+        return {name: value for name, value in found.items() if value}
+
+
+def read(
+    given: Mapping[str, Any] | None,
+    weights: Collection[str],
+    values: Collection[str],
+    usual: str,
+) -> Overrides:
+    """Return the options for overrides; `usual` is the type of other activations.
+
+    Raises
+    ------
+    OptionError
+        A tensor is not in the model, or an entry is not valid or not supported.
+    """
+    found = Overrides()
+    for name, entries in (given or {}).items():
+        if name not in weights and name not in values:
+            near = difflib.get_close_matches(name, [*weights, *values], n=1)
+            raise _wrong(
+                name, f"is not in the model{f'; did you mean {near[0]!r}?' if near else ''}"
+            )
+        entries = [entries] if isinstance(entries, Mapping) else list(entries)
+        for entry in entries:
+            _check(name, entry, is_weight=name in weights)
+        if name in weights:
+            _weight(found, name, entries)
+        else:
+            _activation(found, name, entries, usual)
+    return found
+
+
+def _wrong(name: str, what: str) -> OptionError:
+    return OptionError(f"{_WHERE}[{name!r}] {what}", option="extra_options")
+
+
+def _check(name: str, entry: Any, *, is_weight: bool) -> None:
+    """Reject an entry that contradicts itself, or that is for other tensors."""
+    if not isinstance(entry, Mapping):
+        raise _wrong(name, f"is {entry!r}, expected dictionaries")
+    if unknown := [key for key in entry if key not in _KEYS]:
+        raise _wrong(name, f"has {unknown[0]!r}, expected some of {', '.join(_KEYS)}")
+    if ("scale" in entry) != ("zero_point" in entry):
+        raise _wrong(name, "has one of scale and zero_point, expected both")
+    others = [key for key in ("symmetric", "reduce_range", "rmin", "rmax") if key in entry]
+    if "scale" in entry and others:
+        raise _wrong(name, f"has scale and {others[0]}, expected one of them")
+    if ("rmin" in entry) != ("rmax" in entry):
+        raise _wrong(name, "has one of rmin and rmax, expected both")
+    if not is_weight and ("axis" in entry or "reduce_range" in entry):
+        key = "axis" if "axis" in entry else "reduce_range"
+        raise _wrong(name, f"has {key}, which is for initializers")
+
+
+def _weight(found: Overrides, name: str, entries: list[Mapping[str, Any]]) -> None:
+    """Add the type of a weight, and whether it has a scale for each channel."""
+    types = {
+        type_of("quant_type", entry["quant_type"]) for entry in entries if "quant_type" in entry
+    }
+    if len(types) > 1:
+        raise _wrong(name, f"has the types {', '.join(sorted(types))}, expected one")
+    for key in ("scale", "rmin", "reduce_range", "symmetric", "convert"):
+        if any(key in entry for entry in entries):
+            raise _wrong(name, f"has {key}: scales of weights are computed from their elements")
+    entry: dict[str, Any] = {"match": {"name": name}}
+    if types:
+        entry["weights"] = types.pop()
+    if entries and (len(entries) > 1 or "axis" in entries[0]):
+        entry["per_channel"] = True
+    if len(entry) > 1:
+        found.overrides.append(entry)
+
+
+def _activation(found: Overrides, name: str, entries: list[Mapping[str, Any]], usual: str) -> None:
+    """Add the type and the range of an activation."""
+    if len(entries) != 1:
+        raise _wrong(name, f"has {len(entries)} entries, expected one: activations have one scale")
+    [entry] = entries
+    kind = usual
+    if "quant_type" in entry:
+        kind = found.activation_types[name] = type_of("quant_type", entry["quant_type"])
+    if "convert" in entry:
+        what = "has convert: a value has one type, and is converted where others read it"
+        raise _wrong(name, what)
+    if "symmetric" in entry:
+        raise _wrong(name, "has symmetric: ActivationSymmetric is for all activations")
+    if "rmin" in entry:
+        found.ranges[name] = (float(entry["rmin"]), float(entry["rmax"]))
+    elif "scale" in entry:
+        scale, point = float(entry["scale"]), int(entry["zero_point"])
+        low, high = _ENDS.get(kind, (0, 0))
+        if not (scale > 0 and math.isfinite(scale) and low <= point <= high):
+            raise _wrong(
+                name, f"has scale {scale} and zero_point {point}, which {kind} cannot have"
+            )
+        found.ranges[name] = ((low - point) * scale, (high - point) * scale)
