@@ -335,3 +335,47 @@ def test_ranges_with_other_values_stay_for_other_types(digits: Path) -> None:
     for wrong in ({"imag": (0, 1)}, {"image": (1, 0)}, {"image": (0, float("nan"))}):
         with pytest.raises(quantize_rs.errors.CalibrationError):
             ranges.with_values(wrong)
+
+
+def test_losses_of_activations_and_weights_are_found(digits: Path, tmp_path: Path) -> None:
+    debug = importlib.import_module("quantize_rs.compat.onnxruntime.qdq_loss_debug")
+    other = importlib.import_module("onnxruntime.quantization.qdq_loss_debug")
+    out = tmp_path / "q.onnx"
+    ours.quantize_static(digits, out, Reader(digits), per_channel=True)
+    values = []
+    for path in (digits, out):
+        shown = tmp_path / f"{path.stem}.shown.onnx"
+        debug.modify_model_output_intermediate_tensors(path, shown)
+        values.append(debug.collect_activations(shown, Reader(digits, 4)))
+    floats, quantized = values
+    assert len(floats["conv1_out"]) == 4
+    matched = debug.create_activation_matching(quantized, floats)
+    errors = debug.compute_activation_error(matched)
+    assert len(errors) > 2
+    assert all(row["qdq_err"] > 20 for row in errors.values())
+    assert any("xmodel_err" in row for row in errors.values())
+    # A value without a float twin has one error, where onnxruntime's function fails.
+    alone = debug.compute_activation_error(debug.create_activation_matching(quantized))
+    assert all(set(row) == {"qdq_err"} for row in alone.values())
+    weights = debug.create_weight_matching(digits, out)
+    assert {"conv1.weight", "fc1.weight"} <= set(weights)
+    found = debug.compute_weight_error(weights)
+    assert all(30 < error < 70 for name, error in found.items() if name.endswith("weight"))
+    # The same numbers as onnxruntime's function for the same arrays.
+    for row in weights.values():
+        pair = row["float"], row["dequantized"]
+        expected = other.compute_signal_to_quantization_noice_ratio(*pair)
+        own = debug.compute_signal_to_quantization_noice_ratio(*pair)
+        assert own == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("options", [{"bits": 4, "block_size": 32}, {"bits": 2}, {"bits": 4}])
+def test_weights_of_few_bits_are_compared_too(
+    digits: Path, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    debug = importlib.import_module("quantize_rs.compat.onnxruntime.qdq_loss_debug")
+    out = tmp_path / "q.onnx"
+    report = quantize_rs.quantize(digits, out, include=["fc1"], check="none", **options)
+    [row] = [row for row in report.quantized if row.name == "fc1.weight"]
+    found = debug.compute_weight_error(debug.create_weight_matching(digits, out))
+    assert found["fc1.weight"] == pytest.approx(row.sqnr_db, abs=0.05)

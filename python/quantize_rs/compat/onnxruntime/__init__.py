@@ -14,7 +14,8 @@ Names, order and defaults of arguments are those of onnxruntime 1.31. The writte
 name. Functions that return None in onnxruntime return a `Report` here.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
-``shape_inference``, ``preprocess``, ``execution_providers.qnn`` and ``matmul_nbits_quantizer``.
+``shape_inference``, ``preprocess``, ``execution_providers.qnn``, ``qdq_loss_debug`` and
+``matmul_nbits_quantizer``.
 """
 
 from __future__ import annotations

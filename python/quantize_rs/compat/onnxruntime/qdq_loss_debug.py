@@ -1,0 +1,243 @@
+"""Where a quantized model loses accuracy, with the functions of ``qdq_loss_debug``.
+
+`quantize_rs.layer_errors` does all of this in one call, with a table, in little memory.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._inputs.files import writable
+from ...errors import MissingPackageError
+from ...kernels import dequantize_linear
+from ._config import onnx_package
+
+__all__ = [
+    "collect_activations",
+    "compute_activation_error",
+    "compute_signal_to_quantization_noice_ratio",
+    "compute_weight_error",
+    "create_activation_matching",
+    "create_weight_matching",
+    "modify_model_output_intermediate_tensors",
+]
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = Sequence[Array] | Array
+StrPath: TypeAlias = str | os.PathLike[str]
+Activations: TypeAlias = dict[str, list[Array]]
+
+# How a value is called before and after its pair of QuantizeLinear and DequantizeLinear, here and
+# in files of onnxruntime.
+_BEFORE = ("{}_float", "{}_QuantizeLinear_Input", "{}")
+_AFTER = ("{}_dequantized", "{}_DequantizeLinear_Output", "{}")
+
+
+def modify_model_output_intermediate_tensors(
+    input_model_path: StrPath,
+    output_model_path: StrPath,
+    op_types_for_saving: Iterable[str] | None = None,
+    save_as_external_data: bool = False,
+) -> None:
+    """Write a model that also outputs what its nodes read and compute.
+
+    Parameters
+    ----------
+    input_model_path, output_model_path
+        The model, and the file to write.
+    op_types_for_saving
+        Only values of nodes of these types; by default all.
+    save_as_external_data
+        Write weights to ``<name>.data``.
+
+    Raises
+    ------
+    MissingPackageError
+        The package onnx is not installed.
+    """
+    onnx = onnx_package("modify_model_output_intermediate_tensors")
+    writable(output_model_path)
+    model = onnx.load(os.fspath(input_model_path))
+    types = None if op_types_for_saving is None else set(op_types_for_saving)
+    known = {tensor.name for tensor in model.graph.initializer}
+    known |= {value.name for value in (*model.graph.input, *model.graph.output)}
+    for node in model.graph.node:
+        if types is not None and node.op_type not in types:
+            continue
+        for name in (*node.input, *node.output):
+            if name and name not in known:
+                known.add(name)
+                model.graph.output.append(onnx.ValueInfoProto(name=name))
+    data = f"{Path(output_model_path).name}.data" if save_as_external_data else None
+    onnx.save(
+        model,
+        os.fspath(output_model_path),
+        save_as_external_data=save_as_external_data,
+        location=data,
+    )
+
+
+def collect_activations(
+    augmented_model: StrPath,
+    input_reader: Any,
+    session_options: Any = None,
+    execution_providers: Sequence[str] | None = None,
+) -> Activations:
+    """Run samples, and return the floats of every output, one array for each sample.
+
+    Raises
+    ------
+    MissingPackageError
+        The package onnxruntime is not installed.
+    """
+    try:
+        import onnxruntime
+    except ImportError as error:
+        fix = 'pip install "quantization-rs[onnxruntime]"'
+        what = f"collect_activations needs onnxruntime, which is not installed: {fix}"
+        raise MissingPackageError(what, name="onnxruntime") from error
+    if session_options is None:
+        session_options = onnxruntime.SessionOptions()
+        # Otherwise pairs are fused, and what is between them is not computed.
+        session_options.graph_optimization_level = (
+            onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        )
+    session = onnxruntime.InferenceSession(
+        os.fspath(augmented_model),
+        session_options,
+        providers=list(execution_providers or ["CPUExecutionProvider"]),
+    )
+    names = [output.name for output in session.get_outputs()]
+    found: Activations = {}
+    for sample in iter(input_reader.get_next, None):
+        for name, value in zip(names, session.run(None, sample), strict=True):
+            if getattr(value, "dtype", None) == np.float32:
+                found.setdefault(name, []).append(value)
+    return found
+
+
+def create_activation_matching(
+    qdq_activations: Mapping[str, Sequence[Array]],
+    float_activations: Mapping[str, Sequence[Array]] | None = None,
+) -> dict[str, dict[str, Sequence[Array]]]:
+    """Return each value before and after it is quantized, and as the float model computes it.
+
+    The keys of a value are ``pre_qdq``, ``post_qdq`` and, where the float model has it, ``float``.
+    """
+    found: dict[str, dict[str, Sequence[Array]]] = {}
+    endings = [text.removeprefix("{}") for text in (*_BEFORE, *_AFTER) if text != "{}"]
+    bases = {
+        name.removesuffix(end) for name in qdq_activations for end in endings if name.endswith(end)
+    }
+    for name in sorted(bases):
+        before = _first(qdq_activations, name, _BEFORE)
+        after = _first(qdq_activations, name, _AFTER)
+        if before is None or after is None or before == after:
+            continue
+        row = {"pre_qdq": qdq_activations[before], "post_qdq": qdq_activations[after]}
+        if float_activations is not None and name in float_activations:
+            row["float"] = float_activations[name]
+        found[name] = row
+    return found
+
+
+def _first(known: Mapping[str, Any], name: str, forms: Iterable[str]) -> str | None:
+    names = (form.format(name) for form in forms)
+    return next((found for found in names if found in known), None)
+
+
+def create_weight_matching(
+    float_model_path: StrPath, qdq_model_path: StrPath
+) -> dict[str, dict[str, Array]]:
+    """Return each weight of both models, as ``float`` and ``dequantized``.
+
+    Weights in blocks and of 2 and 4 bits are included.
+
+    Raises
+    ------
+    MissingPackageError
+        The package onnx is not installed.
+    """
+    onnx = onnx_package("create_weight_matching")
+    before, after = (
+        onnx.load(os.fspath(path)).graph for path in (float_model_path, qdq_model_path)
+    )
+    floats = {tensor.name: tensor for tensor in before.initializer}
+    stored = {tensor.name: tensor for tensor in after.initializer}
+    array = onnx.numpy_helper.to_array
+    found = {}
+    for node in after.node:
+        own = [stored.get(name) for name in node.input]
+        if node.op_type != "DequantizeLinear" or own[0] is None or own[1] is None:
+            continue
+        name = node.output[0].removesuffix("_DequantizeLinear_Output")
+        if name not in floats:
+            name = node.input[0].removesuffix("_quantized")
+        if name not in floats:
+            continue
+        given = {attribute.name: attribute.i for attribute in node.attribute}
+        scale = array(own[1]).astype(np.float32)
+        points = own[2] if len(own) > 2 else None
+        point = np.zeros(scale.shape) if points is None else array(points)
+        axis = given.get("axis", 1) if scale.ndim else None
+        integers = array(own[0]).astype(np.int32)
+        dequantized = dequantize_linear(
+            integers,
+            scale,
+            point.astype(np.int32),
+            dtype="int32",
+            axis=None if axis is None or scale.size == 1 else axis,
+            block_size=given.get("block_size") or None,
+        )
+        found[name] = {"float": array(floats[name]), "dequantized": dequantized}
+    return found
+
+
+def compute_signal_to_quantization_noice_ratio(x: Arrays, y: Arrays) -> float:
+    """Return ``20 log10(|x| / |x - y|)`` in dB over all arrays; the name is onnxruntime's."""
+    least = float(np.finfo(np.float64).eps)
+    left, right = (
+        np.concatenate([np.ravel(part).astype(np.float64) for part in _parts(each)])
+        for each in (x, y)
+    )
+    signal, noise = float(np.linalg.norm(left)), float(np.linalg.norm(left - right))
+    return 20 * math.log10(max(signal, least) / max(noise, least))
+
+
+def _parts(value: Arrays) -> Sequence[Array]:
+    return [value] if isinstance(value, np.ndarray) else value
+
+
+Error: TypeAlias = Callable[[Any, Any], float]
+
+
+def compute_weight_error(
+    weights_match: Mapping[str, Mapping[str, Array]],
+    err_func: Error = compute_signal_to_quantization_noice_ratio,
+) -> dict[str, float]:
+    """Return the error of each weight."""
+    return {name: err_func(row["float"], row["dequantized"]) for name, row in weights_match.items()}
+
+
+def compute_activation_error(
+    activations_match: Mapping[str, Mapping[str, Sequence[Array]]],
+    err_func: Error = compute_signal_to_quantization_noice_ratio,
+) -> dict[str, dict[str, float]]:
+    """Return the errors of each value: ``qdq_err``, and ``xmodel_err`` against the float model.
+
+    ``xmodel_err`` is missing for a value that the float model does not have.
+    """
+    found = {}
+    for name, row in activations_match.items():
+        errors = {"qdq_err": err_func(row["pre_qdq"], row["post_qdq"])}
+        if "float" in row:
+            errors["xmodel_err"] = err_func(row["float"], row["post_qdq"])
+        found[name] = errors
+    return found
