@@ -256,7 +256,15 @@ def test_the_configuration_for_npus_has_its_own_module(digits: Path, tmp_path: P
     ours.quantize(digits, out, config)
     types = {tensor.data_type for tensor in onnx.load(out).graph.initializer}
     assert onnx.TensorProto.UINT16 in types
-    assert qnn.qnn_preprocess_model(out, tmp_path / "p.onnx") in (True, False)
+    proto = onnx.load(digits)
+    proto.graph.node.insert(0, onnx.helper.make_node("Identity", ["image"], ["copied"]))
+    proto.graph.node[1].input[0] = "copied"
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    assert qnn.qnn_preprocess_model(proto, first)
+    assert not operators(first)["Identity"]
+    # Nothing is left to do, so that nothing is written.
+    assert not qnn.qnn_preprocess_model(first, second)
+    assert not second.exists()
     with pytest.raises(OptionError, match="dynamic_input_shapes"):
         qnn.qnn_preprocess_model(digits, out, dynamic_input_shapes=[("image", "1,1,8,8")])
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._inputs.files import writable
+from ..._inputs.files import write
 from ...errors import OptionError
 
 __all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
@@ -181,12 +181,7 @@ def save_tensors_data(tensors_data: Any, path: str | os.PathLike[str]) -> None:
     OSError
         The file cannot be written; nothing is left behind.
     """
-    text = json.dumps(tensors_data, default=plain)
-    target = Path(path)
-    writable(target)
-    part = target.with_name(f".{target.name}.part")
-    part.write_text(text, encoding="utf-8")
-    part.replace(target)
+    write(path, json.dumps(tensors_data, default=plain))
 
 
 def load_tensors_data(path: str | os.PathLike[str]) -> TensorsData:

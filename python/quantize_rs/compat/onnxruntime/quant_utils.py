@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ..._inputs.files import write
 from ._tensors_data import save_tensors_data
 
 __all__ = ["QuantFormat", "QuantType", "QuantizationMode", "write_calibration_table"]
@@ -77,13 +78,13 @@ def write_calibration_table(calibration_cache: Any, dir: StrPath = ".") -> None:
     largest = {name: _largest(calibration_cache[name]) for name in sorted(calibration_cache.keys())}
     save_tensors_data(calibration_cache, folder / "calibration.json")
     lines = "".join(f"{name} {value}\n" for name, value in largest.items())
-    (folder / "calibration.cache").write_text(lines, encoding="utf-8")
+    write(folder / "calibration.cache", lines)
     try:
         import flatbuffers
     except ImportError:
         _log.warning("calibration.flatbuffers is not written: pip install flatbuffers")
         return
-    (folder / "calibration.flatbuffers").write_bytes(_table(flatbuffers.Builder(1024), largest))
+    write(folder / "calibration.flatbuffers", _table(flatbuffers.Builder(1024), largest))
 
 
 def _largest(data: Any) -> float:

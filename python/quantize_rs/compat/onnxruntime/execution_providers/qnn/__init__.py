@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Any, TypeAlias
 
+from ....._inputs.files import write
 from ....._inputs.model_source import ModelSource
 from ....._transforms.optimize import optimize
 from .....errors import OptionError
@@ -134,9 +134,9 @@ def qnn_preprocess_model(
     }.items():
         if value:
             raise OptionError(f"{name} is given, but is not supported", option=name)
-    report = optimize(model_input, None)
-    if report.bytes_before == report.bytes_after:
+    report = optimize(model_input)
+    if not any(step.did for step in report.steps):
         return False
-    Path(model_output).parent.mkdir(parents=True, exist_ok=True)
-    optimize(model_input, model_output)
+    if report.model is not None:
+        write(model_output, report.model)
     return True
