@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import logging
 import subprocess
@@ -14,7 +15,9 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime.quantization as theirs
+import oracle
 import pytest
+from graphs import built
 from onnxruntime.quantization import calibrate as their_calibrate
 
 import quantize_rs
@@ -231,12 +234,57 @@ def test_names_without_equivalent_say_what_to_use() -> None:
             getattr(ours, name)
     with pytest.raises(AttributeError, match="nothing_like_it"):
         ours.nothing_like_it  # noqa: B018
-    missing = (
-        [name for name in theirs.__all__ if not hasattr(ours, name)]
-        if hasattr(theirs, "__all__")
-        else []
+    there = [name for name, thing in vars(theirs).items() if not inspect.ismodule(thing)]
+    missing = {name for name in there if not name.startswith("_")} - set(ours.__all__)
+    assert missing <= {"QDQQuantizer", "CudaQuantizer"}
+
+
+@pytest.mark.parametrize("name", ["MinMaxCalibrater", "EntropyCalibrater", "PercentileCalibrater"])
+def test_calibraters_take_the_arguments_of_onnxruntime(name: str) -> None:
+    own, other = (
+        [(it.name, it.default) for it in inspect.signature(getattr(of, name)).parameters.values()]
+        for of in (importlib.import_module(ours.create_calibrator.__module__), their_calibrate)
     )
-    assert not missing
+    assert own == other
+
+
+def skewed(tmp_path: Path) -> Path:
+    """A network whose channels have magnitudes from 1/64 to 64."""
+    rng = np.random.default_rng(2)
+    factors = 2.0 ** rng.integers(-6, 7, 8).astype(np.float32)
+    weights = {
+        "w0": rng.normal(size=(8, 3, 3, 3)) * factors[:, None, None, None],
+        "w1": rng.normal(size=(4, 8, 3, 3)) / factors[:, None, None],
+    }
+    nodes = [
+        onnx.helper.make_node("Conv", ["x", "w0"], ["a"], "c0"),
+        onnx.helper.make_node("Relu", ["a"], ["r"], "r0"),
+        onnx.helper.make_node("Conv", ["r", "w1"], ["y"], "c1"),
+    ]
+    path = tmp_path / "skewed.onnx"
+    path.write_bytes(built(nodes, weights, [1, 3, 8, 8]))
+    return path
+
+
+def test_ranges_are_those_of_the_given_model(tmp_path: Path) -> None:
+    model, out = skewed(tmp_path), tmp_path / "q.onnx"
+    data = np.random.default_rng(1).normal(size=(16, 1, 3, 8, 8)).astype(np.float32)
+    samples = [{"x": image} for image in data]
+    report = quantize_rs.quantize_with_calibration(model, None, samples)
+    assert any("equalize" in step.name for step in report.steps)
+    calibrater = ours.create_calibrator(model)
+    calibrater.collect_data(samples)
+    found = calibrater.compute_data()["r"].range_value[1].item()
+    shown = onnx.load(model)
+    shown.graph.output.append(onnx.ValueInfoProto(name="r"))
+    runs = [oracle.ort(shown.SerializeToString(), sample)[1].max() for sample in samples]
+    assert found == pytest.approx(max(runs), rel=1e-5)
+    # A range that is given holds for the given model, too.
+    extra = {"TensorQuantOverrides": {"r": [{"rmin": 0.0, "rmax": found}]}}
+    ours.quantize_static(model, out, samples, extra_options=extra)
+    tensors = {tensor.name: tensor for tensor in onnx.load(out).graph.initializer}
+    scale = onnx.numpy_helper.to_array(tensors["r_scale"])
+    assert scale == pytest.approx(found / 255, rel=1e-5)
 
 
 def test_preprocessing_is_a_command_too(digits: Path, tmp_path: Path) -> None:

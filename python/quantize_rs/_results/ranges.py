@@ -151,7 +151,9 @@ class Ranges:
         ----------
         values : dict of tuple of float
             The smallest and the largest number of each value, by its name. The range is widened to
-            contain 0 where it does not.
+            contain 0 where it does not. The numbers are those of the model that the plan was
+            made for, in which equalization may have rescaled channels; plan with
+            ``equalize=False`` to give those of your model.
 
         Raises
         ------

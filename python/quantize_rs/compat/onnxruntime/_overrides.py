@@ -40,18 +40,19 @@ class Overrides:
     """Options of `Model.plan` for single tensors, and ranges that calibration does not find."""
 
     activation_types: dict[str, str] = field(default_factory=dict)
-    layer_types: dict[str, str] = field(default_factory=dict)
     overrides: list[dict[str, Any]] = field(default_factory=list)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def options(self) -> dict[str, Any]:
         """Return the options of `Model.plan`."""
-        found = {
+        found: dict[str, Any] = {
             "activation_types": self.activation_types,
-            "layer_types": self.layer_types,
             "overrides": self.overrides,
         }
-        return {name: value for name, value in found.items() if value}
+        if self.ranges:
+            # They are those of the given model, in which no channel is rescaled.
+            found |= {"equalize": False, "smooth": False}
+        return {name: value for name, value in found.items() if value or value is False}
 
 
 def read(
@@ -71,9 +72,8 @@ def read(
     for name, entries in (given or {}).items():
         if name not in weights and name not in values:
             near = difflib.get_close_matches(name, [*weights, *values], n=1)
-            raise _wrong(
-                name, f"is not in the model{f'; did you mean {near[0]!r}?' if near else ''}"
-            )
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise _wrong(name, f"is not in the model{hint}")
         entries = [entries] if isinstance(entries, Mapping) else list(entries)
         for entry in entries:
             _check(name, entry, is_weight=name in weights)

@@ -82,28 +82,48 @@ class CalibraterBase:
         The model.
     op_types_to_calibrate
         Operator types whose values are observed; by default all that can be quantized.
-    method
-        How ranges are found, as `quantize_rs.quantize_with_calibration` names it.
+    augmented_model_path, use_external_data_format
+        Not needed: no second model is written.
     symmetric
         Whether ranges are widened to be symmetric about 0.
+    per_channel
+        Not supported: activations have one range.
+
+    Raises
+    ------
+    OptionError
+        `per_channel` is set.
     """
 
     _calibration_method = CalibrationMethod.MinMax
+    _method = "minmax"
 
     def __init__(
         self,
         model_path: ModelSource,
         op_types_to_calibrate: Iterable[str] | None = None,
-        *,
-        method: str = "minmax",
+        augmented_model_path: Any = "augmented_model.onnx",
         symmetric: bool = False,
+        use_external_data_format: bool = False,
+        per_channel: bool = False,
     ) -> None:
         """Open the model and plan what is observed."""
+        del augmented_model_path, use_external_data_format
+        if per_channel:
+            what = "per_channel is set, but activations have one range"
+            raise OptionError(what, option="per_channel")
         types = check.names("op_types_to_calibrate", op_types_to_calibrate)
+        # Ranges are those of the given model: no channel is rescaled, and no weight is rounded.
         self._plan = open_model(model_path).plan(
-            activations="uint8", target="qnn", op_types=types or None, allow_larger=True
+            activations="uint8",
+            target="qnn",
+            op_types=types or None,
+            weight_algorithm="nearest",
+            equalize=False,
+            smooth=False,
+            allow_larger=True,
         )
-        self._method, self._symmetric = method, symmetric
+        self._symmetric = symmetric
         self._ranges: Ranges | None = None
 
     def set_execution_providers(self, execution_providers: Any = None) -> None:
@@ -141,19 +161,94 @@ class CalibraterBase:
 
 
 class MinMaxCalibrater(CalibraterBase):
-    """Ranges from the smallest to the largest value."""
+    """Ranges from the smallest to the largest value, or with `moving_average` their means.
+
+    `averaging_constant` and `max_intermediate_outputs` have no effect: all samples count alike, and
+    only counts are kept of a sample.
+    """
+
+    def __init__(
+        self,
+        model_path: ModelSource,
+        op_types_to_calibrate: Iterable[str] | None = None,
+        augmented_model_path: Any = "augmented_model.onnx",
+        symmetric: bool = False,
+        use_external_data_format: bool = False,
+        moving_average: bool = False,
+        averaging_constant: float = 0.01,
+        max_intermediate_outputs: int | None = None,
+        per_channel: bool = False,
+    ) -> None:
+        """Open the model and plan what is observed."""
+        del averaging_constant, max_intermediate_outputs
+        super().__init__(
+            model_path,
+            op_types_to_calibrate,
+            augmented_model_path,
+            symmetric,
+            use_external_data_format,
+            per_channel,
+        )
+        self._method = "moving_average" if moving_average else "minmax"
 
 
 class EntropyCalibrater(CalibraterBase):
-    """Ranges with the least information lost (Kullback-Leibler divergence)."""
+    """Ranges with the least information lost (Kullback-Leibler divergence).
+
+    The numbers of bins have no effect: several hundred thresholds are tried.
+    """
 
     _calibration_method = CalibrationMethod.Entropy
+    _method = "entropy"
+
+    def __init__(
+        self,
+        model_path: ModelSource,
+        op_types_to_calibrate: Iterable[str] | None = None,
+        augmented_model_path: Any = "augmented_model.onnx",
+        use_external_data_format: bool = False,
+        method: str = "entropy",
+        symmetric: bool = False,
+        num_bins: int = 128,
+        num_quantized_bins: int = 128,
+    ) -> None:
+        """Open the model and plan what is observed."""
+        del method, num_bins, num_quantized_bins
+        super().__init__(
+            model_path,
+            op_types_to_calibrate,
+            augmented_model_path,
+            symmetric,
+            use_external_data_format,
+        )
 
 
 class PercentileCalibrater(CalibraterBase):
-    """Ranges that leave out the outermost values."""
+    """Ranges that leave out the outermost values; the number of bins has no effect."""
 
     _calibration_method = CalibrationMethod.Percentile
+
+    def __init__(
+        self,
+        model_path: ModelSource,
+        op_types_to_calibrate: Iterable[str] | None = None,
+        augmented_model_path: Any = "augmented_model.onnx",
+        use_external_data_format: bool = False,
+        method: str = "percentile",
+        symmetric: bool = False,
+        num_bins: int = 2048,
+        percentile: float = 99.999,
+    ) -> None:
+        """Open the model and plan what is observed."""
+        del method, num_bins
+        super().__init__(
+            model_path,
+            op_types_to_calibrate,
+            augmented_model_path,
+            symmetric,
+            use_external_data_format,
+        )
+        self._method = f"percentile:{percentile}"
 
 
 _UNUSED = ("averaging_constant", "max_intermediate_outputs", "num_bins", "num_quantized_bins")
@@ -205,20 +300,13 @@ def create_calibrator(
     if given:
         what = f"extra_options has {min(given)!r}, which create_calibrator does not take"
         raise OptionError(what, option="extra_options")
+    types = op_types_to_calibrate
     match getattr(calibrate_method, "name", None):
         case "MinMax":
-            method = "moving_average" if moving else "minmax"
-            return MinMaxCalibrater(
-                model, op_types_to_calibrate, method=method, symmetric=symmetric
-            )
+            return MinMaxCalibrater(model, types, symmetric=symmetric, moving_average=moving)
         case "Entropy":
-            return EntropyCalibrater(
-                model, op_types_to_calibrate, method="entropy", symmetric=symmetric
-            )
+            return EntropyCalibrater(model, types, symmetric=symmetric)
         case "Percentile":
-            method = f"percentile:{percentile}"
-            return PercentileCalibrater(
-                model, op_types_to_calibrate, method=method, symmetric=symmetric
-            )
+            return PercentileCalibrater(model, types, symmetric=symmetric, percentile=percentile)
     what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or Percentile"
     raise OptionError(what, option="calibrate_method")

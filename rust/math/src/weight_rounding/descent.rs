@@ -16,13 +16,16 @@ use crate::{Params, QSpec};
 /// What is added to the diagonal of the moments, relative to its mean.
 const DAMPING: f64 = 1e-3;
 
-/// Changes integers and scales as long as the quadratic error falls.
+/// Changes integers and scales of a rounded weight as long as the quadratic error falls.
+///
+/// The arguments are those of [`round_columns`](crate::round_columns). The moments may be others
+/// than those that the weight was rounded with.
 ///
 /// An integer changes to the one nearest to the minimum of the error along its coordinate
 /// (Behdin et al., `QuantEase`, 2023). With the integers fixed, the error is a quadratic function
 /// of the scale of a block, or of the scale and the zero point, whose minimum has a closed form.
 /// Scales that several columns share stay as they are.
-pub(super) fn improve(
+pub fn improve(
     parts: &[WeightColumns],
     start: Rounded,
     spec: &QSpec,

@@ -21,6 +21,7 @@ use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 use crate::{Params, QSpec};
+pub use descent::improve as improve_columns;
 pub use targets::corrected_targets;
 
 /// A way to choose integers, scales and zero points of a weight from second moments. Each includes
@@ -248,20 +249,6 @@ pub fn round_columns(
         }
     }
     found
-}
-
-/// Improves a rounding of a weight by coordinate descent, for moments that it has not seen.
-///
-/// The arguments and the result are those of [`round_columns`].
-pub fn improve_columns(
-    parts: &[WeightColumns],
-    start: Rounded,
-    spec: &QSpec,
-    bounds: ScaleBounds<'_>,
-    effort: Effort,
-    stop: &AtomicBool,
-) -> Rounded {
-    descent::improve(parts, start, spec, bounds, effort, stop)
 }
 
 /// Whether the caller has set the flag.
