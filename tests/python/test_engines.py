@@ -206,7 +206,9 @@ def test_onnxruntime_is_not_imported(digits: Path, images: Path) -> None:
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    # The check may find the model slower; that depends on the machine.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("slower than")]
+    assert (done.returncode, done.stdout, said) == (0, "", [])
 
 
 @pytest.mark.parametrize("threads", [None, 1, 4])
