@@ -44,6 +44,7 @@ from ._flow.quantize import model_info, quantize, quantize_with_calibration
 from ._inputs.images import ImageFolder
 from ._options.match import Match
 from ._transforms.convert_opset import convert_opset
+from ._transforms.half_precision import convert_bfloat16, convert_float16
 from ._transforms.infer_shapes import infer_shapes
 from ._transforms.optimize import optimize
 from ._transforms.prune import prune
@@ -57,6 +58,8 @@ from .results import Accuracy as Accuracy
 from .results import Alternative as Alternative
 from .results import Comparison as Comparison
 from .results import ErrorMetrics as ErrorMetrics
+from .results import HalfPrecisionReport as HalfPrecisionReport
+from .results import KeptNode as KeptNode
 from .results import Latency as Latency
 from .results import LayerError as LayerError
 from .results import LayerErrors as LayerErrors
@@ -162,6 +165,8 @@ __all__ = [
     "__version__",
     "compare",
     "compat",
+    "convert_bfloat16",
+    "convert_float16",
     "convert_opset",
     "errors",
     "examples",

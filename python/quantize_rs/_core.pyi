@@ -11,6 +11,7 @@ from ._inputs.arrays import Array as _Array
 from ._options.option_dict import (
     AccuracyControlDict,
     CompareDict,
+    HalfDict,
     ModuleConfigDict,
     ModuleOptionDict,
     OptionDict,
@@ -29,6 +30,7 @@ _Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
 __all__ = [
     "Engine",
     "Feeds",
+    "HalfPrecision",
     "Histogram",
     "MethodComparison",
     "Model",
@@ -44,6 +46,8 @@ __all__ = [
     "check_guard",
     "check_outputs",
     "compare",
+    "convert_half",
+    "convert_half_with_samples",
     "dequantize_linear",
     "dtype_of",
     "fake_quantize",
@@ -97,6 +101,12 @@ class Model:
     def optimize(self, passes: Sequence[str] | None, skip: Sequence[str]) -> Optimized: ...
     def module_options(self, modules: ModuleConfigDict) -> ModuleOptionDict: ...
     def plan(self, options: OptionDict) -> Plan: ...
+
+@final
+class HalfPrecision:
+    def report(self) -> Outcome: ...
+    def save(self, path: str | os.PathLike[str]) -> Outcome: ...
+    def to_bytes(self) -> bytes: ...
 
 @final
 class Optimized:
@@ -274,6 +284,10 @@ def recommended(
 def compare(
     original: Model, quantized: Model, source: Source, options: CompareDict, run: Run
 ) -> Outcome: ...
+def convert_half(model: Model, options: HalfDict) -> HalfPrecision: ...
+def convert_half_with_samples(
+    model: Model, options: HalfDict, source: Source, run: Run
+) -> HalfPrecision: ...
 def check_guard(options: AccuracyControlDict) -> None: ...
 def check_outputs(
     model: Model, quantized: Quantized, ranges: Ranges | None, run: Run

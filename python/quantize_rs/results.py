@@ -22,6 +22,7 @@ from ._results.accuracy_control import (
 )
 from ._results.assessment import Assessment, Origin
 from ._results.comparison import Comparison, KernelCounts
+from ._results.half_precision import HalfPrecisionReport, KeptNode
 from ._results.layer_errors import LayerError, LayerErrors
 from ._results.method_comparison import MethodComparison, MethodRow
 from ._results.metrics import (
@@ -57,6 +58,8 @@ __all__ = [
     "Comparison",
     "ErrorMetrics",
     "Evaluation",
+    "HalfPrecisionReport",
+    "KeptNode",
     "KernelCounts",
     "Latency",
     "LayerError",

@@ -25,6 +25,15 @@ class CompareDict(TypedDict):
     latency_threads: int
 
 
+class HalfDict(TypedDict):
+    """Options of `convert_float16`."""
+
+    dtype: str
+    keep_io: bool
+    exclude: list[str]
+    enough_sqnr: float
+
+
 class AccuracyControlDict(TypedDict):
     """The accuracy criteria, and how they are evaluated."""
 

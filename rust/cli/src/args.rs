@@ -9,6 +9,7 @@ use crate::compare::CompareArguments;
 use crate::config::ConfigArguments;
 use crate::console::OutputArguments;
 use crate::convert::ConvertModelArguments;
+use crate::half_precision::HalfArguments;
 use crate::infer::InferArguments;
 use crate::info::InfoArguments;
 use crate::layer_errors::LayerErrorsArguments;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Convert(ConvertModelArguments),
     /// Infer the types and shapes of all values and write them into the model
     InferShapes(InferArguments),
+    /// Convert a model to 16-bit floats: weights, activations and computations
+    Float16(Box<HalfArguments>),
     /// Simplify a model without changing what it computes
     Optimize(OptimizeArguments),
     /// Compare a quantized model with the original: outputs, accuracy, size, latency, kernels

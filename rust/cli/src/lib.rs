@@ -25,6 +25,7 @@ mod console;
 mod convert;
 mod engine;
 mod failure;
+mod half_precision;
 mod html;
 mod images;
 mod infer;
@@ -129,6 +130,7 @@ fn answer<T: Into<OsString>>(
         Command::Prune(args) => prune::run(&args, &mut console),
         Command::Convert(args) => convert::run(&args, &mut console),
         Command::InferShapes(args) => infer::run(&args, &mut console),
+        Command::Float16(args) => half_precision::run(&args, &mut console),
         Command::Optimize(args) => optimize::run(&args, &mut console),
         Command::Compare(args) => compare::run(&args, &mut console),
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),

@@ -53,8 +53,8 @@ pub enum Edit {
         /// The new node.
         with: NodeProto,
     },
-    /// Sets the type and shape of a value, replacing earlier information. Graph outputs are updated
-    /// in place; other values go to `value_info`.
+    /// Sets the type and shape of a value, replacing earlier information. Graph inputs and outputs
+    /// are updated in place; other values go to `value_info`.
     SetValueInfo(ValueInfoProto),
     /// Removes the `value_info` of a value.
     RemoveValueInfo(String),
@@ -100,13 +100,18 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         return Err(refused("the model has no graph".to_owned()));
     };
     let graph = graph.edit();
+    let mut places: Option<HashMap<String, usize>> = None;
     for edit in edits {
         match edit {
             Edit::AddInitializer(tensor) => graph.initializer.push(Raw::new(tensor)),
             Edit::ReplaceInitializer(tensor) => {
-                let same = |old: &&mut Raw<TensorProto>| old.name == tensor.name;
-                match graph.initializer.iter_mut().find(same) {
-                    Some(old) => *old = Raw::new(tensor),
+                // Initializers are only appended here, so that positions stay.
+                let known = places.get_or_insert_with(|| {
+                    let all = graph.initializer.iter().enumerate();
+                    all.map(|(at, tensor)| (tensor.name.clone(), at)).collect::<HashMap<_, _>>()
+                });
+                match known.get(&tensor.name) {
+                    Some(at) => graph.initializer[*at] = Raw::new(tensor),
                     None => return Err(refused(format!("no constant `{}`", tensor.name))),
                 }
             }
@@ -180,19 +185,27 @@ fn set_infos(graph: &mut GraphProto, infos: Vec<Raw<ValueInfoProto>>) {
     if infos.is_empty() {
         return;
     }
-    let said =
-        graph.value_info.iter().enumerate().map(|(at, info)| (info.name.clone(), (at, true)));
-    let outputs = graph.output.iter().enumerate();
-    let outputs = outputs.map(|(at, info)| (info.name.clone(), (at, false)));
-    let mut places: HashMap<String, (usize, bool)> = said.chain(outputs).collect();
+    let mut places: HashMap<String, Vec<(usize, usize)>> = HashMap::new();
+    let lists = [&graph.value_info, &graph.input, &graph.output];
+    for (list, said) in lists.into_iter().enumerate() {
+        for (at, info) in said.iter().enumerate() {
+            places.entry(info.name.clone()).or_default().push((list, at));
+        }
+    }
     for info in infos {
-        match places.get(&info.name) {
-            Some((at, true)) => graph.value_info[*at] = info,
-            Some((at, false)) => graph.output[*at] = info,
-            None => {
-                places.insert(info.name.clone(), (graph.value_info.len(), true));
-                graph.value_info.push(info);
-            }
+        let known = places.entry(info.name.clone()).or_default();
+        if known.is_empty() {
+            known.push((0, graph.value_info.len()));
+            graph.value_info.push(info);
+            continue;
+        }
+        for (list, at) in known {
+            let list = match list {
+                0 => &mut graph.value_info,
+                1 => &mut graph.input,
+                _ => &mut graph.output,
+            };
+            list[*at] = info.clone();
         }
     }
 }

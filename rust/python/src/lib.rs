@@ -11,6 +11,7 @@ mod convert;
 mod engine;
 mod errors;
 mod gil;
+mod half_precision;
 mod kernels;
 mod method_comparison;
 mod model;
@@ -45,6 +46,8 @@ mod _core {
     use super::calibrate::Run;
     #[pymodule_export]
     use super::engine::Engine;
+    #[pymodule_export]
+    use super::half_precision::{HalfPrecision, convert_half, convert_half_with_samples};
     #[pymodule_export]
     use super::kernels::{
         dequantize_linear, dtype_of, pack, quantize_linear, scale_zero_point, unpack,

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 use quantize_rs::{
-    Comparison, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization, Origin,
-    Outliers, Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity,
+    Comparison, HalfReport, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization,
+    Origin, Outliers, Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity,
     ShapeInference, Validation,
 };
 
@@ -61,6 +61,7 @@ macro_rules! documents {
 
 documents! {
     Comparison.document() => ToString::to_string,
+    HalfReport => ToString::to_string,
     OpsetConversion => ToString::to_string,
     ShapeInference => ToString::to_string,
     LayerErrors => ToString::to_string,

@@ -345,6 +345,17 @@ impl QuantizeError {
         QuantizeError { kind }
     }
 
+    /// Whether an engine cannot run a model, whatever the samples.
+    pub(crate) fn is_of_engine(&self) -> bool {
+        match &self.kind {
+            QuantizeErrorKind::Calibration(error) => {
+                let kind = error.kind();
+                kind.is_unsupported() || matches!(kind, CalibrationErrorKind::Engine { .. })
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn node(node: &quantize_rs_onnx::NodeProto, what: String) -> QuantizeError {
         let (place, op_type) = (node.label(), node.op_type.clone());
         QuantizeError::new(QuantizeErrorKind::Node { place, op_type, what })

@@ -66,11 +66,12 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    AccuracyControl, CheckSamples, CompareOptions, Comparison, Kernels, LatencyOptions, LayerError,
-    LayerErrors, LayerRow, LayerWidth, MeasuredStrategy, Metric, MixedOptions, MixedPrecision,
-    OutlierChannel, OutlierElement, OutlierOptions, Outliers, Recommendation, Request,
-    SampleSource, Sensitivity, SensitivityOptions, Strategy, WeightOutliers, compare, latency,
-    layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
+    AccuracyControl, CheckSamples, CompareOptions, Comparison, HalfOptions, HalfPrecision,
+    HalfReport, Kernels, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth,
+    MeasuredStrategy, Metric, MixedOptions, MixedPrecision, OutlierChannel, OutlierElement,
+    OutlierOptions, Outliers, Recommendation, Request, SampleSource, Sensitivity,
+    SensitivityOptions, Strategy, WeightOutliers, compare, convert_half, convert_half_with_samples,
+    latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
     recommend_measured, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
@@ -114,6 +115,7 @@ pub use report::{
     Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report,
     ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
+pub use transform::half_precision::{HalfType, KeptNode, KeptReason};
 pub use transform::{
     Extract, OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step,
     convert_opset, extract, optimize, prune,

@@ -4,6 +4,7 @@ pub(crate) mod accuracy_control;
 mod accuracy_criteria;
 mod assessments;
 mod compare;
+mod half_precision;
 mod kernels;
 mod latency;
 mod layer_errors;
@@ -26,6 +27,9 @@ pub use recommend::{
 pub(crate) use crate::calibrate::pair::SliceSamples;
 pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};
+pub use half_precision::{
+    HalfOptions, HalfPrecision, HalfReport, convert_half, convert_half_with_samples,
+};
 pub use kernels::Kernels;
 pub(crate) use latency::speed;
 pub use latency::{LatencyOptions, latency};

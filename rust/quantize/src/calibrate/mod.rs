@@ -5,6 +5,7 @@ mod collect;
 mod compare_methods;
 pub(crate) mod engine;
 mod evaluate;
+pub(crate) mod magnitudes;
 pub(crate) mod pair;
 mod probe_matmuls;
 mod progress;

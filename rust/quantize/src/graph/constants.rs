@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use quantize_rs_onnx::{DataType, NodeProto, Tensor};
+use quantize_rs_onnx::{DataType, Model, NodeProto, Tensor};
 
 use crate::graph::{Graph, Producer, ValueId};
 
@@ -10,20 +10,20 @@ use crate::graph::{Graph, Producer, ValueId};
 pub(crate) fn fixed(graph: &Graph<'_>, value: ValueId) -> Option<Tensor> {
     match graph.values[value].producer {
         Producer::Initializer { tensor, overridable: false } => graph.model.tensor(tensor).ok(),
-        Producer::Node { node, .. } => constant(graph, graph.nodes[node]),
+        Producer::Node { node, .. } => constant(graph.model, graph.nodes[node]),
         _ => None,
     }
 }
 
 /// The tensor that a `Constant` node holds.
-pub(crate) fn constant(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
+pub(crate) fn constant(model: &Model, node: &NodeProto) -> Option<Tensor> {
     if node.op_type != "Constant" || !node.is_onnx() {
         return None;
     }
     let [attribute] = &node.attribute[..] else { return None };
     let length = |count: usize| vec![count];
     match attribute.name.as_str() {
-        "value" => graph.model.tensor(attribute.t.as_deref()?).ok(),
+        "value" => model.tensor(attribute.t.as_deref()?).ok(),
         "value_float" => Some(Tensor::from_f32(vec![], &[attribute.f?])),
         "value_floats" => Some(Tensor::from_f32(length(attribute.floats.len()), &attribute.floats)),
         "value_int" => Some(of_ints(vec![], &[attribute.i?])),

@@ -14,6 +14,7 @@ mod blocks;
 mod consumers;
 mod decisions;
 mod display;
+mod excluded_nodes;
 mod fallback;
 pub(crate) mod float32;
 mod formats;
@@ -41,6 +42,7 @@ mod weights;
 mod wider_weights;
 
 pub(crate) use display::{kind, not_quantized};
+pub(crate) use excluded_nodes::ExcludedNodes;
 pub(crate) use formats::MICROSOFT;
 pub(crate) use ort_int8_workarounds::SAYS_TYPE;
 pub use preprocess::PreprocessedModel;

@@ -16,6 +16,7 @@ mod fold_batch_norm;
 mod fold_constants;
 mod fold_gemm_factors;
 mod fold_shapes;
+pub(crate) mod half_precision;
 mod inline_functions;
 mod lift_carried;
 mod lift_weights;

@@ -78,7 +78,7 @@ impl<'m> Expressions<'_, 'm> {
         }
         for node in &proto.node {
             if let Some(name) = node.output.first() {
-                add(name, constant(graph, node));
+                add(name, constant(graph.model, node));
             }
         }
         // Initializers that are also inputs can be overridden.

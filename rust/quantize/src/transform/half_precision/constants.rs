@@ -1,0 +1,213 @@
+//! Constants in 16 bits: what they hold, and the masks among them whose values are too large.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+use half::{bf16, f16};
+use quantize_rs_onnx::{
+    AttributeProto, DataType, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto,
+};
+
+use super::HalfType;
+use super::operators::{is_softmax, passes_masks_on};
+use super::scope::Scope;
+use crate::QuantizeError;
+use crate::graph::constants;
+use crate::graph::elements::to_f32;
+
+/// Positive constants from here on are masks; smaller ones may be factors.
+const LEAST_MASK: f32 = 1e6;
+
+/// The magnitudes of the elements of a constant.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Magnitudes {
+    /// The largest one that is finite.
+    pub(super) largest: f32,
+    /// The least one that is not 0; 0 if there is none.
+    pub(super) least: f32,
+}
+
+impl Magnitudes {
+    /// The magnitudes of the elements of a float32 tensor; `None` for one of another type.
+    pub(super) fn of(tensor: &Tensor) -> Option<Magnitudes> {
+        let mut found = Magnitudes::default();
+        if tensor.dtype != DataType::Float {
+            return None;
+        }
+        for bytes in tensor.data.as_chunks::<4>().0 {
+            let size = f32::from_le_bytes(*bytes).abs();
+            if size.is_finite() && size > 0.0 {
+                found.largest = found.largest.max(size);
+                found.least = if found.least == 0.0 { size } else { found.least.min(size) };
+            }
+        }
+        Some(found)
+    }
+}
+
+/// A float32 tensor in 16 bits, each element rounded to the nearest.
+pub(super) fn narrowed(tensor: &Tensor, half: HalfType) -> Tensor {
+    let floats = tensor.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
+    let data: Vec<u8> = match half {
+        HalfType::Float16 => floats.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+        HalfType::BFloat16 => floats.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+    };
+    Tensor { dtype: half.data_type(), shape: tensor.shape.clone(), data: Bytes::from(data) }
+}
+
+/// The edits that clip the constants of masks to half of the largest number of the type, and a
+/// description of each: their sum with a score is then finite, too.
+pub(super) fn clip_masks(
+    scope: &Scope<'_>,
+    half: HalfType,
+) -> Result<(Vec<Edit>, Vec<String>), QuantizeError> {
+    let mut clipped = Vec::new();
+    let (tensors, nodes) = clipped_in(scope, half, &mut clipped)?;
+    let mut edits: Vec<Edit> = tensors.into_iter().map(Edit::ReplaceInitializer).collect();
+    edits.extend(nodes.into_iter().map(|(node, with)| Edit::ReplaceNode { node, with }));
+    Ok((edits, clipped))
+}
+
+type Replaced = (Vec<TensorProto>, Vec<(usize, NodeProto)>);
+
+fn clipped_in(
+    scope: &Scope<'_>,
+    half: HalfType,
+    did: &mut Vec<String>,
+) -> Result<Replaced, QuantizeError> {
+    let (mut tensors, mut nodes) = (Vec::new(), Vec::new());
+    for tensor in &scope.graph.initializer {
+        if let Some(clipped) = clip(scope, &tensor.name, half, did) {
+            let name = tensor.name.clone();
+            tensors.push(TensorProto::new(name, &clipped));
+        }
+    }
+    for (index, node) in scope.graph.node.iter().enumerate() {
+        let made = node.output.first().map_or("", String::as_str);
+        if node.is_onnx() && matches!(node.op_type.as_str(), "Constant" | "ConstantOfShape") {
+            if let Some(clipped) = clip(scope, made, half, did) {
+                nodes.push((index, holding(node, &clipped)));
+            }
+            continue;
+        }
+        if let Some(with) = with_bodies(node, |body| {
+            let (tensors, nodes) = clipped_in(&scope.body(body)?, half, did)?;
+            let nothing = tensors.is_empty() && nodes.is_empty();
+            Ok((!nothing).then(|| replaced(body, tensors, nodes)))
+        })? {
+            nodes.push((index, with));
+        }
+    }
+    Ok((tensors, nodes))
+}
+
+/// A node with some of its bodies replaced; `None` if none is.
+pub(super) fn with_bodies<'n>(
+    node: &'n NodeProto,
+    mut replace: impl FnMut(&'n GraphProto) -> Result<Option<GraphProto>, QuantizeError>,
+) -> Result<Option<NodeProto>, QuantizeError> {
+    let mut with: Option<NodeProto> = None;
+    for (at, attribute) in node.attribute.iter().enumerate() {
+        for (position, body) in attribute.subgraphs().enumerate() {
+            let Some(body) = replace(body)? else { continue };
+            let attribute = with.get_or_insert_with(|| node.clone()).attribute[at].edit();
+            let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
+            if let Some(place) = bodies.nth(position) {
+                *place = Raw::new(body);
+            }
+        }
+    }
+    Ok(with)
+}
+
+fn replaced(
+    body: &GraphProto,
+    tensors: Vec<TensorProto>,
+    nodes: Vec<(usize, NodeProto)>,
+) -> GraphProto {
+    let mut body = body.clone();
+    for tensor in tensors {
+        if let Some(old) = body.initializer.iter_mut().find(|old| old.name == tensor.name) {
+            *old = Raw::new(tensor);
+        }
+    }
+    for (index, with) in nodes {
+        body.node[index] = Raw::new(with);
+    }
+    body
+}
+
+/// The clipped elements of a constant, if it is that of a mask and too large.
+fn clip(scope: &Scope<'_>, name: &str, half: HalfType, did: &mut Vec<String>) -> Option<Tensor> {
+    let producer = scope.producer(name).map(|node| &scope.graph.node[node]);
+    let of_shape = producer.filter(|node| node.op_type == "ConstantOfShape");
+    let tensor = match of_shape {
+        Some(node) => scope.model.tensor(node.attribute("value")?.t.as_deref()?).ok()?,
+        None => scope.constant(name)?,
+    };
+    if tensor.dtype != DataType::Float {
+        return None;
+    }
+    let values = to_f32(&tensor)?;
+    let too_large = |x: f32| {
+        let least = if x < 0.0 { half.largest() } else { half.largest().max(LEAST_MASK) };
+        x.is_finite() && x.abs() >= least
+    };
+    let largest = values
+        .iter()
+        .copied()
+        .filter(|x| too_large(*x))
+        .max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
+    if !leads_to_softmax(scope, name) {
+        return None;
+    }
+    let most = half.largest() / 2.0;
+    let clipped: Vec<f32> =
+        values.iter().map(|x| if too_large(*x) { most.copysign(*x) } else { *x }).collect();
+    let now = most.copysign(largest);
+    did.push(format!(
+        "constant `{name}`: {largest:e} is {now:e}, which masks as well and fits {}",
+        half.name()
+    ));
+    Some(Tensor::from_f32_vec(tensor.shape, clipped))
+}
+
+/// Whether a softmax reads a value, or what a mask is made of it.
+fn leads_to_softmax(scope: &Scope<'_>, name: &str) -> bool {
+    let mut seen: HashSet<&str> = HashSet::new();
+    let mut pending = vec![name];
+    while let Some(name) = pending.pop() {
+        for (index, _) in scope.consumers(name) {
+            let node = &scope.graph.node[*index];
+            if is_softmax(node) {
+                return true;
+            }
+            if passes_masks_on(node) {
+                let made = node.output.iter().map(String::as_str);
+                pending.extend(made.filter(|made| seen.insert(made)));
+            }
+        }
+    }
+    false
+}
+
+/// A `Constant` or `ConstantOfShape` with other elements.
+pub(super) fn holding(node: &NodeProto, tensor: &Tensor) -> NodeProto {
+    let value = AttributeProto::tensor("value", TensorProto::new("", tensor));
+    let mut node = node.clone();
+    node.attribute = vec![Raw::new(value)];
+    node
+}
+
+/// The elements of a `Constant`, or the one of a `ConstantOfShape`, if they are float32.
+pub(super) fn held(scope: &Scope<'_>, node: &NodeProto) -> Option<Tensor> {
+    let tensor = match node.op_type.as_str() {
+        "Constant" => constants::constant(scope.model, node)?,
+        "ConstantOfShape" => match node.attribute("value") {
+            Some(attribute) => scope.model.tensor(attribute.t.as_deref()?).ok()?,
+            None => Tensor::from_f32(vec![1], &[0.0]),
+        },
+        _ => return None,
+    };
+    (tensor.dtype == DataType::Float).then_some(tensor)
+}

@@ -1,0 +1,466 @@
+//! Decides for each node whether it computes in 16 bits, and why not.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use quantize_rs_onnx::{DataType, NodeProto};
+
+use super::constants::{Magnitudes, held};
+use super::control::Control;
+use super::operators as ops;
+use super::scope::Scope;
+use super::{HalfType, KeptReason};
+use crate::graph::elements::to_f32;
+
+/// The largest magnitude on samples may be this many times as large on other data.
+const MARGIN: f32 = 4.0;
+
+/// A `MatMul` of positions by a constant with more elements than this computes features.
+const MAX_FREQUENCIES: usize = 4096;
+
+/// The most rounds in which nodes between others in float32 join them.
+const MAX_ROUNDS: usize = 8;
+
+/// The type in which a float is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Half,
+    Float,
+}
+
+/// What is done with a node.
+#[derive(Clone, Debug)]
+pub(super) enum Choice {
+    /// It reads and computes no float32.
+    Untouched,
+    /// It computes in 16 bits.
+    Half,
+    /// It stays float32.
+    Float(KeptReason),
+    /// It has no float32 inputs, and computes what its consumers read: a `Cast`, a constant.
+    Source,
+    /// It runs bodies.
+    Control(Control),
+}
+
+/// What decisions depend on.
+pub(super) struct Settings<'a> {
+    pub(super) half: HalfType,
+    pub(super) opset: i64,
+    /// Whether the model computes in 16 bits already: what is float32 was left so on purpose.
+    pub(super) mixed: bool,
+    /// The largest magnitude of each float of the main graph on samples.
+    pub(super) magnitudes: Option<&'a BTreeMap<String, f32>>,
+    /// Why the caller leaves a node in float32, if it does.
+    pub(super) excluded: &'a dyn Fn(&NodeProto) -> Option<KeptReason>,
+}
+
+/// What is known of a graph before its nodes are looked at.
+pub(super) struct Given<'a> {
+    /// The types of the floats among the inputs.
+    pub(super) inputs: HashMap<&'a str, Kind>,
+    /// The types that the outputs must have.
+    pub(super) outputs: HashMap<&'a str, Kind>,
+    /// Outputs that are passed on to the next iteration.
+    pub(super) carried: HashSet<&'a str>,
+    /// Whether all nodes stay float32.
+    pub(super) all_float: bool,
+    /// The type of a float of a graph around this one.
+    pub(super) outer: &'a dyn Fn(&str) -> Option<Kind>,
+}
+
+/// The decisions of a graph.
+pub(super) struct Decisions<'s> {
+    pub(super) choices: Vec<Choice>,
+    /// The types of the floats that are computed here or given to the graph.
+    pub(super) kinds: HashMap<&'s str, Kind>,
+}
+
+impl Decisions<'_> {
+    /// The type in which a node reads a float; `None` if any will do.
+    pub(super) fn wants(&self, scope: &Scope<'_>, node: usize, input: usize) -> Option<Kind> {
+        let proto = &*scope.graph.node[node];
+        match &self.choices[node] {
+            Choice::Untouched | Choice::Source => None,
+            Choice::Half if ops::is_float32_input(proto, input) => Some(Kind::Float),
+            Choice::Half => Some(Kind::Half),
+            Choice::Float(_) => Some(Kind::Float),
+            Choice::Control(control) => control.input(input),
+        }
+    }
+}
+
+/// Decides on the nodes of a graph.
+pub(super) fn decide<'s>(
+    scope: &Scope<'s>,
+    settings: &Settings<'_>,
+    given: &Given<'_>,
+) -> Decisions<'s> {
+    let mut decider = Decider {
+        scope,
+        settings,
+        given,
+        measured: settings.magnitudes.filter(|_| scope.outer.is_none()),
+        found: Decisions {
+            choices: vec![Choice::Untouched; scope.graph.node.len()],
+            kinds: HashMap::new(),
+        },
+        whole: HashSet::new(),
+        large: HashSet::new(),
+    };
+    for input in &scope.graph.input {
+        let kind = given.inputs.get(input.name.as_str());
+        decider.found.kinds.extend(kind.map(|kind| (input.name.as_str(), *kind)));
+    }
+    for index in &scope.order {
+        decider.node(*index);
+    }
+    for _ in 0..MAX_ROUNDS {
+        if !decider.join() {
+            break;
+        }
+    }
+    decider.sources();
+    decider.found
+}
+
+/// The state of the decisions of a graph.
+struct Decider<'d, 's> {
+    scope: &'d Scope<'s>,
+    settings: &'d Settings<'d>,
+    given: &'d Given<'d>,
+    measured: Option<&'d BTreeMap<String, f32>>,
+    found: Decisions<'s>,
+    /// Floats that are whole numbers, such as positions and sizes.
+    whole: HashSet<&'s str>,
+    /// Floats that may be larger than the type holds.
+    large: HashSet<&'s str>,
+}
+
+impl<'s> Decider<'_, 's> {
+    fn proto(&self, index: usize) -> &'s NodeProto {
+        &self.scope.graph.node[index]
+    }
+
+    /// The floats that a node computes.
+    fn made(&self, index: usize) -> Vec<&'s str> {
+        let outputs = self.proto(index).output.iter().map(String::as_str);
+        outputs.filter(|name| self.scope.is_float(name)).collect()
+    }
+
+    /// The floats that a node reads, with the position of each.
+    fn read(&self, index: usize) -> Vec<(usize, &'s str)> {
+        let inputs = self.proto(index).input.iter().map(String::as_str).enumerate();
+        inputs.filter(|(_, name)| self.scope.is_float(name)).collect()
+    }
+
+    /// The floats that a node reads and that are not constant.
+    fn computed(&self, index: usize) -> Vec<(usize, &'s str)> {
+        let mut read = self.read(index);
+        read.retain(|(_, name)| self.scope.constant(name).is_none());
+        read
+    }
+
+    fn node(&mut self, index: usize) {
+        let choice = self.choice(index);
+        let node = self.proto(index);
+        let made = self.made(index);
+        for (output, name) in node.output.iter().enumerate() {
+            if !self.scope.is_float(name) {
+                continue;
+            }
+            let kind = match &choice {
+                Choice::Half if ops::is_float32_output(node, output) => Kind::Float,
+                Choice::Half | Choice::Source => Kind::Half,
+                Choice::Untouched | Choice::Float(_) => Kind::Float,
+                Choice::Control(_) if self.is_measured_large(name) => Kind::Float,
+                Choice::Control(control) => control.output(output),
+            };
+            self.found.kinds.insert(name, kind);
+        }
+        if let Choice::Float(reason) = &choice {
+            let is_whole = matches!(reason, KeptReason::WholeNumbers);
+            if is_whole && !ops::is_of_whole_numbers(node) {
+                self.whole.extend(&made);
+            }
+            let large = matches!(
+                reason,
+                KeptReason::MayOverflow | KeptReason::LargeConstant { .. } | KeptReason::ReadsLarge
+            );
+            if large && self.measured.is_none() && !ops::shrinks(node) {
+                self.large.extend(&made);
+            }
+        }
+        if self.makes_whole_numbers(index) {
+            self.whole.extend(&made);
+        }
+        self.found.choices[index] = choice;
+    }
+
+    /// Whether a node turns integers that 16 bits do not hold exactly into floats.
+    fn makes_whole_numbers(&self, index: usize) -> bool {
+        let node = self.proto(index);
+        let wide = |dtype| {
+            !matches!(
+                dtype,
+                DataType::Bool
+                    | DataType::Int8
+                    | DataType::UInt8
+                    | DataType::Float16
+                    | DataType::BFloat16
+                    | DataType::Float
+                    | DataType::Double
+            )
+        };
+        node.op_type == "Cast"
+            && node.is_onnx()
+            && node.input.first().and_then(|name| self.scope.dtype(name)).is_some_and(wide)
+    }
+
+    fn choice(&self, index: usize) -> Choice {
+        let node = self.proto(index);
+        if let Some(control) = Control::of(node) {
+            let control = if self.given.all_float { Control::Other } else { control };
+            return Choice::Control(control);
+        }
+        let (read, made) = (self.read(index), self.made(index));
+        let unknown = |name: &&String| !name.is_empty() && self.scope.dtype(name).is_none();
+        let unknown = node.input.iter().chain(&node.output).find(unknown);
+        if read.is_empty() && made.is_empty() && unknown.is_none() {
+            return Choice::Untouched;
+        }
+        if ops::takes_any(node) && made.is_empty() {
+            return Choice::Untouched;
+        }
+        if self.is_source(node, &made) {
+            return self.excluded(node).map_or(Choice::Source, Choice::Float);
+        }
+        if let Some(reason) = self.reason(index, unknown.map(String::as_str), &read, &made) {
+            return Choice::Float(reason);
+        }
+        if let Some(reason) = self.reason_of_inputs(index) {
+            return Choice::Float(reason);
+        }
+        Choice::Half
+    }
+
+    fn excluded(&self, node: &NodeProto) -> Option<KeptReason> {
+        let all = self.given.all_float.then_some(KeptReason::Operator);
+        (self.settings.excluded)(node).or(all)
+    }
+
+    /// Whether the consumers of a node decide in which type it computes.
+    fn is_source(&self, node: &NodeProto, made: &[&str]) -> bool {
+        if !node.is_onnx() || made.is_empty() {
+            return false;
+        }
+        if node.op_type == "DequantizeLinear" {
+            return false;
+        }
+        held(self.scope, node).is_some()
+            || ops::type_attribute(&node.op_type).is_some_and(|(name, by_default)| {
+                match node.attribute(name).and_then(|attribute| attribute.i) {
+                    Some(number) => number == i64::from(DataType::Float.number()),
+                    None => by_default,
+                }
+            })
+    }
+
+    /// Why a node stays float32, by itself.
+    fn reason(
+        &self,
+        index: usize,
+        unknown: Option<&str>,
+        read: &[(usize, &str)],
+        made: &[&str],
+    ) -> Option<KeptReason> {
+        let (node, Settings { half, opset, .. }) = (self.proto(index), self.settings);
+        if let Some(reason) = self.excluded(node) {
+            return Some(reason);
+        }
+        if self.settings.mixed {
+            return Some(KeptReason::Before);
+        }
+        if let Some(value) = unknown {
+            return Some(KeptReason::UnknownType { value: value.to_owned() });
+        }
+        if !ops::is_defined(node, *half, *opset) {
+            return Some(KeptReason::Operator);
+        }
+        if matches!(node.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear") {
+            let scales = node.op_type == "DequantizeLinear" && self.is_weight_in_16_bits(node);
+            return (!scales).then_some(KeptReason::Quantization);
+        }
+        if made.iter().any(|name| self.given.carried.contains(name)) {
+            return Some(KeptReason::Carried);
+        }
+        let constants = read.iter().find_map(|(input, name)| self.constant(node, *input, name));
+        constants.or_else(|| {
+            let values = made.iter().copied().chain(read.iter().map(|(_, name)| *name));
+            values.into_iter().find_map(|name| self.measured(name))
+        })
+    }
+
+    /// Whether a `DequantizeLinear` computes a weight whose scales fit the type.
+    fn is_weight_in_16_bits(&self, node: &NodeProto) -> bool {
+        let constant =
+            |input: usize| node.input.get(input).and_then(|name| self.scope.constant(name));
+        // The output of later opsets may have another type than the scales.
+        let to_float = node.attribute("output_dtype").and_then(|own| own.i).unwrap_or(0);
+        let as_scales = to_float == 0 || to_float == i64::from(DataType::Float.number());
+        let since = if node.is_onnx() { 19 } else { 1 };
+        let scales = constant(1).and_then(|scales| Magnitudes::of(&scales));
+        let half = self.settings.half;
+        as_scales
+            && (self.settings.opset >= since || !node.is_onnx())
+            && constant(0).is_some()
+            && scales.is_some_and(|scales| {
+                (half.smallest_normal()..=half.largest()).contains(&scales.largest)
+            })
+    }
+
+    /// Why a node cannot read a constant in 16 bits.
+    fn constant(&self, node: &NodeProto, input: usize, name: &str) -> Option<KeptReason> {
+        if ops::is_float32_input(node, input) {
+            return None;
+        }
+        let found = Magnitudes::of(&self.scope.constant(name)?)?;
+        let half = self.settings.half;
+        let value = || name.to_owned();
+        // As bounds, numbers beyond the range are as good as infinity.
+        let is_bound = matches!(node.op_type.as_str(), "Clip" | "Max" | "Min");
+        if found.largest > half.largest() && !is_bound {
+            return Some(KeptReason::LargeConstant { value: value(), magnitude: found.largest });
+        }
+        // Here the relative error of each element counts.
+        let each = match node.op_type.as_str() {
+            "Div" | "Pow" => input == 1,
+            "BatchNormalization" => input == 4,
+            _ => is_bound,
+        };
+        let size = if each { found.least } else { found.largest };
+        let too_small = size > 0.0 && size < half.smallest_normal();
+        too_small.then(|| KeptReason::SmallConstant { value: value(), magnitude: size })
+    }
+
+    /// Why a float cannot be 16 bits wide, by the samples.
+    fn measured(&self, name: &str) -> Option<KeptReason> {
+        let magnitude = *self.measured?.get(name)?;
+        let half = self.settings.half;
+        let value = || name.to_owned();
+        if magnitude > half.largest() / MARGIN {
+            return Some(KeptReason::LargeValue { value: value(), magnitude });
+        }
+        let too_small = magnitude > 0.0 && magnitude < half.smallest_normal();
+        too_small.then(|| KeptReason::SmallValue { value: value(), magnitude })
+    }
+
+    fn is_measured_large(&self, name: &str) -> bool {
+        matches!(self.measured(name), Some(KeptReason::LargeValue { .. }))
+    }
+
+    /// Why a node stays float32, by what it reads.
+    fn reason_of_inputs(&self, index: usize) -> Option<KeptReason> {
+        let node = self.proto(index);
+        let computed = self.computed(index);
+        let any = |names: &HashSet<&str>| computed.iter().any(|(_, name)| names.contains(name));
+        let all = |names: &HashSet<&str>| {
+            !computed.is_empty() && computed.iter().all(|(_, name)| names.contains(name))
+        };
+        let arithmetic = ops::is_elementwise(node)
+            || ops::moves(node)
+            || ops::is_of_whole_numbers(node)
+            || self.multiplies_by_few(node);
+        if arithmetic && all(&self.whole) {
+            return Some(KeptReason::WholeNumbers);
+        }
+        if any(&self.large) {
+            return Some(KeptReason::ReadsLarge);
+        }
+        // Samples would have shown it.
+        if self.measured.is_none() && self.settings.half.overflows() && ops::grows(node) {
+            return (!self.is_small_power(node)).then_some(KeptReason::MayOverflow);
+        }
+        let floats = |(_, name): &(usize, &str)| self.kind(name) == Some(Kind::Float);
+        let given = |(_, name): &(usize, &str)| self.given.inputs.contains_key(name);
+        let moved = ops::moves(node) && computed.iter().any(floats);
+        (moved && !computed.iter().any(given)).then_some(KeptReason::Between)
+    }
+
+    /// Whether a node multiplies by a constant of few elements.
+    fn multiplies_by_few(&self, node: &NodeProto) -> bool {
+        let few = |name: &String| {
+            let constant = self.scope.constant(name);
+            constant.is_some_and(|constant| constant.elements() <= MAX_FREQUENCIES)
+        };
+        node.op_type == "MatMul" && node.is_onnx() && node.input.iter().any(few)
+    }
+
+    /// Whether a node computes a root.
+    fn is_small_power(&self, node: &NodeProto) -> bool {
+        let exponent = node.input.get(1).filter(|_| node.op_type == "Pow");
+        let exponent = exponent.and_then(|name| to_f32(&self.scope.constant(name)?));
+        exponent.is_some_and(|all| all.iter().all(|x| x.abs() <= 1.0))
+    }
+
+    /// The type of a float here or around this graph.
+    fn kind(&self, name: &str) -> Option<Kind> {
+        self.found.kinds.get(name).copied().or_else(|| (self.given.outer)(name))
+    }
+
+    /// Lets nodes between others in float32 join them, where casts would cost more. Whether any
+    /// did.
+    fn join(&mut self) -> bool {
+        let mut joined = false;
+        for at in 0..self.scope.order.len() {
+            let index = self.scope.order[at];
+            let node = self.proto(index);
+            let half = matches!(self.found.choices[index], Choice::Half);
+            if !half || !(ops::is_elementwise(node) || ops::moves(node)) {
+                continue;
+            }
+            let made = self.made(index);
+            let computed = self.computed(index);
+            let kept = |name: &str| {
+                let producer = self.scope.producer(name);
+                producer.is_some_and(|node| matches!(self.found.choices[node], Choice::Float(_)))
+            };
+            let before = !computed.is_empty() && computed.iter().all(|(_, name)| kept(name));
+            let wanted = |name: &&str| {
+                let consumers = self.scope.consumers(name);
+                let float = |(node, input): &(usize, usize)| {
+                    self.found.wants(self.scope, *node, *input) == Some(Kind::Float)
+                };
+                !consumers.is_empty() && consumers.iter().all(float)
+            };
+            if before && !made.is_empty() && made.iter().all(wanted) {
+                self.found.kinds.extend(made.iter().map(|name| (*name, Kind::Float)));
+                self.found.choices[index] = Choice::Float(KeptReason::Between);
+                joined = true;
+            }
+        }
+        joined
+    }
+
+    /// Sources compute in 16 bits unless something reads them in float32.
+    fn sources(&mut self) {
+        for index in 0..self.found.choices.len() {
+            if !matches!(self.found.choices[index], Choice::Source) {
+                continue;
+            }
+            let node = self.proto(index);
+            let too_large = held(self.scope, node)
+                .and_then(|tensor| Magnitudes::of(&tensor))
+                .is_some_and(|found| found.largest > self.settings.half.largest());
+            for name in self.made(index) {
+                let float = |(node, input): &(usize, usize)| {
+                    self.found.wants(self.scope, *node, *input) == Some(Kind::Float)
+                };
+                let read = self.scope.consumers(name).iter().any(float);
+                let given = self.given.outputs.get(name) == Some(&Kind::Float);
+                let float = read || given || too_large || self.is_measured_large(name);
+                let kind = if float { Kind::Float } else { Kind::Half };
+                self.found.kinds.insert(name, kind);
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Converts the float32 computations of a model to float16 or bfloat16.
+//!
+//! A node stays float32 where 16 bits would overflow or lose what counts, and the result names each
+//! such node with its reason. Casts stand where two types meet, one for each value and type.
+
+mod constants;
+mod control;
+mod decide;
+mod operators;
+mod scope;
+mod write;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use quantize_rs_onnx::{DataType, Model, NodeProto};
+use serde::Serialize;
+
+use super::{Purpose, convert_opset};
+use crate::QuantizeError;
+use crate::graph::Graph;
+use crate::graph::infer::Inferred;
+use decide::Settings;
+use scope::Scope;
+
+/// A type of 16-bit floats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum HalfType {
+    /// IEEE 754 binary16: 11 bits of precision, up to 65,504.
+    #[default]
+    Float16,
+    /// The upper half of a float32: 8 bits of precision, the range of float32.
+    BFloat16,
+}
+
+impl HalfType {
+    /// The name in ONNX.
+    pub fn name(self) -> &'static str {
+        match self {
+            HalfType::Float16 => "float16",
+            HalfType::BFloat16 => "bfloat16",
+        }
+    }
+
+    /// The type of a tensor.
+    pub fn data_type(self) -> DataType {
+        match self {
+            HalfType::Float16 => DataType::Float16,
+            HalfType::BFloat16 => DataType::BFloat16,
+        }
+    }
+
+    /// The largest finite number.
+    fn largest(self) -> f32 {
+        match self {
+            HalfType::Float16 => half::f16::MAX.to_f32(),
+            HalfType::BFloat16 => half::bf16::MAX.to_f32(),
+        }
+    }
+
+    /// The smallest number with full precision.
+    fn smallest_normal(self) -> f32 {
+        match self {
+            HalfType::Float16 => half::f16::MIN_POSITIVE.to_f32(),
+            HalfType::BFloat16 => half::bf16::MIN_POSITIVE.to_f32(),
+        }
+    }
+
+    /// The opset to which older models are converted: runtimes need 7, and before 6 a `Cast` names
+    /// its type in a
+    /// text; most operators are defined for bfloat16 from opset 22 on.
+    pub(super) fn since_opset(self) -> i64 {
+        match self {
+            HalfType::Float16 => 7,
+            HalfType::BFloat16 => 22,
+        }
+    }
+
+    /// Whether results of usual computations leave the range.
+    fn overflows(self) -> bool {
+        self == HalfType::Float16
+    }
+}
+
+impl fmt::Display for HalfType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for HalfType {
+    type Err = QuantizeError;
+
+    fn from_str(text: &str) -> Result<HalfType, QuantizeError> {
+        [HalfType::Float16, HalfType::BFloat16]
+            .into_iter()
+            .find(|half| half.name() == text)
+            .ok_or_else(|| {
+                QuantizeError::option("dtype", format!("is `{text}`, expected float16 or bfloat16"))
+            })
+    }
+}
+
+/// Why a node stays float32.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
+pub enum KeptReason {
+    /// The caller excludes it.
+    Excluded,
+    /// The model computed in 16 bits before, and this node did not.
+    Before,
+    /// The outputs on the samples were too far from those of the model, and come nearer if operators
+    /// of this kind stay float32.
+    Measured {
+        /// By how much the SQNR of the worst output is higher, in decibels.
+        gain_db: f64,
+    },
+    /// The operator is not defined for the type.
+    Operator,
+    /// The type of a value is not known.
+    UnknownType {
+        /// The name of the value.
+        value: String,
+    },
+    /// It quantizes activations, with scales in float32 as integer kernels read them.
+    Quantization,
+    /// It computes what one iteration of a loop passes on to the next.
+    Carried,
+    /// A constant is larger than the type holds.
+    LargeConstant {
+        /// The name of the constant.
+        value: String,
+        /// The largest magnitude.
+        magnitude: f32,
+    },
+    /// A constant is so small that it would lose its precision, or become 0.
+    SmallConstant {
+        /// The name of the constant.
+        value: String,
+        /// The magnitude.
+        magnitude: f32,
+    },
+    /// A value is larger than the type holds, or nearly, on the samples.
+    LargeValue {
+        /// The name of the value.
+        value: String,
+        /// The largest magnitude on the samples.
+        magnitude: f32,
+    },
+    /// A value is so small on the samples that it would lose its precision.
+    SmallValue {
+        /// The name of the value.
+        value: String,
+        /// The largest magnitude on the samples.
+        magnitude: f32,
+    },
+    /// Results of the operator often leave the range of float16, and no samples say how large they
+    /// are.
+    MayOverflow,
+    /// It reads a value that may be larger than the type holds.
+    ReadsLarge,
+    /// It computes with whole numbers, such as positions, which 16 bits do not hold exactly.
+    WholeNumbers,
+    /// It stands between nodes in float32.
+    Between,
+}
+
+impl fmt::Display for KeptReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            KeptReason::Excluded => write!(f, "it is excluded"),
+            KeptReason::Before => write!(f, "the model left it in float32 before"),
+            KeptReason::Measured { gain_db } => {
+                write!(f, "the outputs are {gain_db:.1} dB nearer to those of the model")
+            }
+            KeptReason::Operator => write!(f, "the operator is not defined for the type"),
+            KeptReason::UnknownType { value } => write!(f, "the type of `{value}` is not known"),
+            KeptReason::Quantization => write!(f, "it quantizes activations"),
+            KeptReason::Carried => {
+                write!(f, "it computes what one iteration passes on to the next")
+            }
+            KeptReason::LargeConstant { value, magnitude } => {
+                write!(f, "constant `{value}` reaches {magnitude:e}")
+            }
+            KeptReason::SmallConstant { value, magnitude } => {
+                write!(f, "constant `{value}` is as small as {magnitude:e}")
+            }
+            KeptReason::LargeValue { value, magnitude } => {
+                write!(f, "`{value}` reaches {magnitude:e} on the samples")
+            }
+            KeptReason::SmallValue { value, magnitude } => {
+                write!(f, "`{value}` is at most {magnitude:e} on the samples")
+            }
+            KeptReason::MayOverflow => {
+                write!(f, "results of the operator may be too large; samples would tell")
+            }
+            KeptReason::ReadsLarge => write!(f, "it reads a value that may be too large"),
+            KeptReason::WholeNumbers => {
+                write!(f, "it computes with whole numbers, such as positions")
+            }
+            KeptReason::Between => write!(f, "it stands between nodes in float32"),
+        }
+    }
+}
+
+/// A node that stays float32.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KeptNode {
+    /// The name of the node, or of its first output if it has none.
+    pub node: String,
+    /// The operator.
+    pub op_type: String,
+    /// Why.
+    pub reason: KeptReason,
+    /// The reason in words.
+    pub why: String,
+}
+
+/// How a model is converted to 16-bit floats.
+pub(crate) struct HalfSettings<'a> {
+    pub(crate) half: HalfType,
+    /// Whether inputs and outputs of the model stay float32.
+    pub(crate) keep_io: bool,
+    /// Whether the result is a float32 model that rounds each value as 16 bits would. Engines that
+    /// have no kernels for 16 bits skip that rounding where they can.
+    pub(crate) simulated: bool,
+    /// The largest magnitude of each float of the main graph on samples; without them, operators
+    /// whose results are often large stay float32.
+    pub(crate) magnitudes: Option<&'a BTreeMap<String, f32>>,
+    /// Why the caller leaves a node in float32, if it does.
+    pub(crate) excluded: &'a dyn Fn(&NodeProto) -> Option<KeptReason>,
+}
+
+/// What a conversion to 16-bit floats did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct HalfChanges {
+    /// How many nodes compute in 16 bits.
+    pub(crate) converted: usize,
+    /// The nodes that stay float32.
+    pub(crate) kept: Vec<KeptNode>,
+    /// How many casts were added.
+    pub(crate) casts: usize,
+}
+
+/// The model with its functions inlined, in an opset with the type, and with the large constants of
+/// masks clipped; and a description of each that was.
+///
+/// # Errors
+/// The graph is not well-formed.
+pub(crate) fn prepared(
+    model: &Model,
+    half: HalfType,
+) -> Result<(Model, Vec<String>), QuantizeError> {
+    let mut model = if model.proto().functions.is_empty() {
+        model.clone()
+    } else {
+        let passes = super::named(&["inline_functions".to_owned()])?;
+        super::run(model, &passes, Purpose::Optimizing)?.0
+    };
+    if model.opset("").is_some_and(|opset| opset < half.since_opset()) {
+        model = convert_opset(&model, half.since_opset())?.0;
+    }
+    let (edits, clipped) = {
+        let inferred = Inferred::of(&model);
+        constants::clip_masks(&Scope::main(&model, &inferred)?, half)?
+    };
+    if !edits.is_empty() {
+        model.apply(edits)?;
+    }
+    Ok((model, clipped))
+}
+
+/// Converts a [`prepared`] model.
+///
+/// # Errors
+/// The graph is not well-formed.
+pub(crate) fn narrowed(
+    model: &Model,
+    settings: &HalfSettings<'_>,
+) -> Result<(Model, HalfChanges), QuantizeError> {
+    let inferred = Inferred::of(model);
+    let scope = Scope::main(model, &inferred)?;
+    let deciding = Settings {
+        half: settings.half,
+        opset: model.opset("").unwrap_or(1),
+        magnitudes: settings.magnitudes,
+        mixed: scope.computes_in(settings.half.data_type())?,
+        excluded: settings.excluded,
+    };
+    let graph = Graph::of(model)?;
+    let (edits, changes) = write::write(&scope, &graph, &deciding, settings)?;
+    let mut narrowed = model.clone();
+    if !edits.is_empty() {
+        narrowed.apply(edits)?;
+    }
+    Ok((narrowed, changes))
+}

@@ -1,0 +1,351 @@
+//! Which operators are defined for 16-bit floats, and which of their inputs and outputs are not.
+//!
+//! An operator of ONNX that has no row takes 16-bit floats at all inputs and outputs, in every
+//! opset; one of another domain that has no row takes none.
+
+use quantize_rs_onnx::NodeProto;
+
+use super::HalfType;
+
+/// Since which opset of its domain an operator is defined for a type.
+#[derive(Clone, Copy)]
+enum Defined {
+    Since(i64),
+    Never,
+}
+
+use Defined::{Never, Since};
+
+/// What an operator takes.
+struct OperatorRow {
+    op_type: &'static str,
+    float16: Defined,
+    bfloat16: Defined,
+    /// Inputs that are float32 whatever the others are: sizes and coordinates.
+    float32_inputs: &'static [usize],
+    /// Outputs that are float32 whatever the others are.
+    float32_outputs: &'static [usize],
+}
+
+impl OperatorRow {
+    const fn of(op_type: &'static str, float16: Defined, bfloat16: Defined) -> OperatorRow {
+        OperatorRow { op_type, float16, bfloat16, float32_inputs: &[], float32_outputs: &[] }
+    }
+
+    const fn with(
+        op_type: &'static str,
+        float32_inputs: &'static [usize],
+        float32_outputs: &'static [usize],
+    ) -> OperatorRow {
+        let (float16, bfloat16) = (Since(1), Since(1));
+        OperatorRow { op_type, float16, bfloat16, float32_inputs, float32_outputs }
+    }
+}
+
+/// The operators of ONNX that differ from the rule. `bfloat16` is asked for
+/// [its opset](HalfType::since_opset) and later ones alone.
+const ONNX: &[OperatorRow] = &[
+    // It would read 16 bits instead of 32.
+    OperatorRow::of("BitCast", Never, Never),
+    OperatorRow::of("Celu", Never, Never),
+    OperatorRow::of("Compress", Since(1), Since(28)),
+    OperatorRow::of("ConcatFromSequence", Never, Never),
+    OperatorRow::of("CumSum", Since(14), Since(14)),
+    OperatorRow::with("Dropout", &[1], &[]),
+    OperatorRow::of("DynamicQuantizeLinear", Never, Never),
+    OperatorRow::of("Einsum", Since(1), Since(28)),
+    // The coordinates may have another type than the image.
+    OperatorRow::with("GridSample", &[1], &[]),
+    OperatorRow::of("IsInf", Since(20), Since(20)),
+    OperatorRow::with("LayerNormalization", &[], &[1, 2]),
+    // ONNX Runtime expands it with constants in float32.
+    OperatorRow::of("MeanVarianceNormalization", Never, Never),
+    OperatorRow::of("MelWeightMatrix", Never, Never),
+    OperatorRow::of("NonMaxSuppression", Never, Never),
+    // The indices and the depth are whole numbers.
+    OperatorRow { float32_inputs: &[0, 1], ..OperatorRow::of("OneHot", Since(1), Since(28)) },
+    OperatorRow::of("Optional", Never, Never),
+    OperatorRow::of("OptionalGetElement", Never, Never),
+    OperatorRow::of("OptionalHasElement", Never, Never),
+    OperatorRow::of("QLinearConv", Never, Never),
+    OperatorRow::of("QLinearMatMul", Never, Never),
+    OperatorRow::of("Range", Never, Never),
+    // The region and the scales; before opset 11 the scales are input 1.
+    OperatorRow::with("Resize", &[1, 2], &[]),
+    OperatorRow::of("ReverseSequence", Since(1), Since(28)),
+    OperatorRow::of("SequenceAt", Never, Never),
+    OperatorRow::of("SequenceConstruct", Never, Never),
+    OperatorRow::of("SequenceInsert", Never, Never),
+    OperatorRow::of("SequenceMap", Never, Never),
+    OperatorRow::of("Shrink", Since(1), Never),
+    OperatorRow::with("SimplifiedLayerNormalization", &[], &[1]),
+    OperatorRow::of("SplitToSequence", Never, Never),
+    OperatorRow::of("TfIdfVectorizer", Never, Never),
+    OperatorRow::of("TopK", Since(1), Since(28)),
+    OperatorRow::of("Unique", Since(1), Since(28)),
+    OperatorRow::with("Upsample", &[1], &[]),
+];
+
+/// The operators of ONNX Runtime that are defined for both types (its release 1.32).
+const MICROSOFT: &[OperatorRow] = &[
+    OperatorRow::with("Attention", &[], &[]),
+    OperatorRow::with("BiasAdd", &[], &[]),
+    OperatorRow::with("BiasGelu", &[], &[]),
+    OperatorRow::with("BiasSoftmax", &[], &[]),
+    OperatorRow::with("BiasSplitGelu", &[], &[]),
+    OperatorRow::with("DecoderMaskedMultiHeadAttention", &[], &[]),
+    OperatorRow::with("EmbedLayerNormalization", &[], &[]),
+    OperatorRow::with("ExpandDims", &[], &[]),
+    OperatorRow::with("FastGelu", &[], &[]),
+    OperatorRow::with("FusedConv", &[], &[]),
+    OperatorRow::with("FusedGemm", &[], &[]),
+    OperatorRow::with("FusedMatMul", &[], &[]),
+    OperatorRow::with("FusedMatMulActivation", &[], &[]),
+    OperatorRow::with("GatedRelativePositionBias", &[], &[]),
+    OperatorRow::with("GatherBlockQuantized", &[], &[]),
+    OperatorRow::with("GatherND", &[], &[]),
+    OperatorRow::with("Gelu", &[], &[]),
+    OperatorRow::with("GemmFastGelu", &[], &[]),
+    OperatorRow::with("GroupNorm", &[], &[]),
+    // The scales of a quantized cache.
+    OperatorRow::with("GroupQueryAttention", &[12, 13], &[]),
+    OperatorRow::with("Inverse", &[], &[]),
+    OperatorRow::with("LongformerAttention", &[], &[]),
+    OperatorRow::with("MatMulBnb4", &[], &[]),
+    OperatorRow::with("MatMulNBits", &[], &[]),
+    OperatorRow::with("MultiHeadAttention", &[], &[]),
+    OperatorRow::with("NhwcConv", &[], &[]),
+    OperatorRow::with("PackedAttention", &[], &[]),
+    OperatorRow::with("PackedMultiHeadAttention", &[], &[]),
+    OperatorRow::with("Pad", &[], &[]),
+    // The scales of activations and those of whole experts.
+    OperatorRow::with("QMoE", &[15, 16, 17, 18], &[]),
+    OperatorRow::with("QuickGelu", &[], &[]),
+    OperatorRow::with("RelativePositionBias", &[], &[]),
+    OperatorRow::with("RotaryEmbedding", &[], &[]),
+    OperatorRow::with("SkipGroupNorm", &[], &[]),
+    OperatorRow::with("SkipLayerNormalization", &[], &[1, 2]),
+    OperatorRow::with("SkipSimplifiedLayerNormalization", &[], &[1, 2]),
+    OperatorRow::with("TransposeMatMul", &[], &[]),
+    OperatorRow::with("Trilu", &[], &[]),
+];
+
+fn row(node: &NodeProto) -> Option<&'static OperatorRow> {
+    let rows = match node.domain.as_str() {
+        "" | "ai.onnx" => ONNX,
+        "com.microsoft" => MICROSOFT,
+        _ => return None,
+    };
+    rows.iter().find(|row| row.op_type == node.op_type)
+}
+
+/// Whether the operator of a node is defined for a type in this opset of ONNX.
+pub(super) fn is_defined(node: &NodeProto, half: HalfType, opset: i64) -> bool {
+    // ONNX Runtime has no kernels of these for 16 bits, or imprecise ones.
+    let reduces = node.op_type.starts_with("Scatter")
+        && node.attribute("reduction").is_some_and(|own| own.s.as_deref() != Some(b"none"));
+    if node.is_onnx() && (reduces || node.int("training_mode", 0) != 0) {
+        return false;
+    }
+    match row(node) {
+        None => node.is_onnx(),
+        Some(row) => {
+            let defined = match half {
+                HalfType::Float16 => row.float16,
+                HalfType::BFloat16 => row.bfloat16,
+            };
+            match defined {
+                Since(version) => !node.is_onnx() || opset >= version,
+                Never => false,
+            }
+        }
+    }
+}
+
+/// Whether an input is float32 although the node computes in 16 bits.
+pub(super) fn is_float32_input(node: &NodeProto, input: usize) -> bool {
+    row(node).is_some_and(|row| row.float32_inputs.contains(&input))
+}
+
+/// Whether an output is float32 although the node computes in 16 bits.
+pub(super) fn is_float32_output(node: &NodeProto, output: usize) -> bool {
+    row(node).is_some_and(|row| row.float32_outputs.contains(&output))
+}
+
+/// Operators that only move elements: exact in any type.
+const MOVES: &[&str] = &[
+    "Concat",
+    "DepthToSpace",
+    "Expand",
+    "Flatten",
+    "Gather",
+    "GatherElements",
+    "GatherND",
+    "Identity",
+    "Pad",
+    "Reshape",
+    "Slice",
+    "SpaceToDepth",
+    "Split",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Unsqueeze",
+];
+
+/// Whether a node only moves elements.
+pub(super) fn moves(node: &NodeProto) -> bool {
+    node.is_onnx() && MOVES.contains(&node.op_type.as_str())
+}
+
+/// Operators of one value for each element, which cost less than the casts around them.
+const ELEMENTWISE: &[&str] = &[
+    "Abs",
+    "Add",
+    "Ceil",
+    "Clip",
+    "Div",
+    "Floor",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Neg",
+    "Pow",
+    "Reciprocal",
+    "ReduceMean",
+    "Relu",
+    "Round",
+    "Sqrt",
+    "Sub",
+    "Where",
+];
+
+/// Whether a node computes one value for each element, or their mean.
+pub(super) fn is_elementwise(node: &NodeProto) -> bool {
+    node.is_onnx() && ELEMENTWISE.contains(&node.op_type.as_str())
+}
+
+/// Functions of an element whose input may be a large whole number although the output is small.
+const OF_WHOLE_NUMBERS: &[&str] = &["Cos", "Exp", "Log", "Sin"];
+
+/// Whether a node computes a small number from a position.
+pub(super) fn is_of_whole_numbers(node: &NodeProto) -> bool {
+    node.is_onnx() && OF_WHOLE_NUMBERS.contains(&node.op_type.as_str())
+}
+
+/// Operators whose results often leave the range of float16: squares, sums, exponentials.
+const GROWING: &[&str] = &[
+    "CumProd",
+    "CumSum",
+    "Det",
+    "Exp",
+    "Pow",
+    "ReduceL2",
+    "ReduceLogSum",
+    "ReduceLogSumExp",
+    "ReduceProd",
+    "ReduceSum",
+    "ReduceSumSquare",
+];
+
+/// Whether the result of a node often leaves the range of float16.
+pub(super) fn grows(node: &NodeProto) -> bool {
+    let square = node.op_type == "Mul" && node.input.len() == 2 && node.input[0] == node.input[1];
+    node.is_onnx() && (square || GROWING.contains(&node.op_type.as_str()))
+}
+
+/// Operators whose result is small again although their input is large.
+const SHRINKING: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "BatchNormalization",
+    "Clip",
+    "Div",
+    "Erf",
+    "GroupNormalization",
+    "HardSigmoid",
+    "InstanceNormalization",
+    "LayerNormalization",
+    "Log",
+    "LogSoftmax",
+    "LpNormalization",
+    "RMSNormalization",
+    "Reciprocal",
+    "Sigmoid",
+    "Sign",
+    "Softmax",
+    "Sqrt",
+    "Tanh",
+];
+
+/// Whether the result of a node is small although its input is large.
+pub(super) fn shrinks(node: &NodeProto) -> bool {
+    node.is_onnx() && SHRINKING.contains(&node.op_type.as_str())
+}
+
+/// Operators that take values of any type, and read no more of a float than its shape, or turn it
+/// into another type.
+const ANY_TYPE: &[&str] =
+    &["Cast", "EyeLike", "RandomNormalLike", "RandomUniformLike", "Shape", "Size"];
+
+/// Whether a node takes a value in whatever type it has.
+pub(super) fn takes_any(node: &NodeProto) -> bool {
+    node.is_onnx() && ANY_TYPE.contains(&node.op_type.as_str())
+}
+
+/// The attribute that says which type an output has, and whether it is float32 without it.
+pub(super) fn type_attribute(op_type: &str) -> Option<(&'static str, bool)> {
+    Some(match op_type {
+        "Cast" => ("to", false),
+        "RandomNormal" | "RandomUniform" => ("dtype", true),
+        "Bernoulli" | "EyeLike" | "RandomNormalLike" | "RandomUniformLike" => ("dtype", false),
+        "BlackmanWindow" | "HammingWindow" | "HannWindow" => ("output_datatype", true),
+        "DequantizeLinear" => ("output_dtype", false),
+        _ => return None,
+    })
+}
+
+/// Operators between a mask and the softmax that it is added to.
+const OF_MASKS: &[&str] = &[
+    "Add",
+    "Cast",
+    "Concat",
+    "Expand",
+    "Gather",
+    "Identity",
+    "Max",
+    "Min",
+    "Mul",
+    "Reshape",
+    "ScatterND",
+    "Slice",
+    "Squeeze",
+    "Sub",
+    "Tile",
+    "Transpose",
+    "Trilu",
+    "Unsqueeze",
+    "Where",
+];
+
+/// Whether a node passes a mask on.
+pub(super) fn passes_masks_on(node: &NodeProto) -> bool {
+    node.is_onnx() && OF_MASKS.contains(&node.op_type.as_str())
+}
+
+/// Operators that compute a softmax of what they read.
+const SOFTMAX: &[&str] = &[
+    "Attention",
+    "BiasSoftmax",
+    "GroupQueryAttention",
+    "LogSoftmax",
+    "MultiHeadAttention",
+    "Softmax",
+];
+
+/// Whether a node computes a softmax of what it reads.
+pub(super) fn is_softmax(node: &NodeProto) -> bool {
+    SOFTMAX.contains(&node.op_type.as_str())
+}
