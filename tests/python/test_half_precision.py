@@ -515,3 +515,60 @@ def test_the_command_writes_the_same_file(tmp_path: Path) -> None:
     said = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "compute in float16" in said.stdout
     assert out.read_bytes() == quantize_rs.convert_float16(digits.model).model
+
+
+@pytest.mark.parametrize("output_format", ["matmul_nbits", "qdq"])
+@pytest.mark.parametrize("samples", [False, True])
+def test_quantized_models_compute_in_float16(output_format: str, samples: bool) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["r"], "relu"),
+        helper.make_node("MatMul", ["r", "v"], ["y"], "second"),
+    ]
+    data = model(nodes, [weight("w", 128, 64), weight("v", 64, 96)], ["n", 128], opset=21)
+    x = RNG.normal(size=(16, 128)).astype(np.float32)
+    options: dict[str, Any] = {"output_format": output_format, "bits": 4, "block_size": 32}
+    if samples:
+        options["calibration_data"] = x
+    plain = quantize_rs.quantize(data, None, **options)
+    report = quantize_rs.quantize(data, None, float_type="float16", **options)
+    assert any("compute in float16" in note for note in report.notes)
+    assert report.model is not None
+    assert plain.model is not None
+    onnx.checker.check_model(onnx.load_from_string(report.model))
+    floats = [
+        float_bytes(each, kind) for each, kind in ((plain.model, FLOAT), (report.model, HALF))
+    ]
+    assert floats[1] <= 0.6 * floats[0]
+    assert float_bytes(report.model, FLOAT) == 0
+    found = run(report.model, {"x": x})
+    assert found[0].dtype == np.float32
+    assert oracle.sqnr(run(plain.model, {"x": x}), found) > 50
+    assert quantize_rs.validate(data, report.model).problems == ()
+
+
+def float_bytes(data: bytes, dtype: int) -> int:
+    tensors = onnx.load_from_string(data).graph.initializer
+    return sum(len(t.raw_data) for t in tensors if t.data_type == dtype)
+
+
+def test_large_values_of_a_quantized_model_stay_float32_with_samples() -> None:
+    data, x = large(), RNG.normal(size=(64, 16)).astype(np.float32)
+    report = quantize_rs.quantize(
+        data, None, float_type="float16", calibration_data=x, allow_larger=True, min_elements=1
+    )
+    assert any("reaches" in note for note in report.notes)
+    assert report.model is not None
+    assert oracle.sqnr(run(data, {"x": x}), run(report.model, {"x": x})) > 25
+
+
+def test_quantized_activations_and_16_bit_floats_exclude_each_other() -> None:
+    digits = quantize_rs.examples.digits()
+    with pytest.raises(quantize_rs.OptionError, match="float_type"):
+        quantize_rs.quantize_with_calibration(  # type: ignore[call-arg]
+            digits.model, None, digits.calibration, float_type="float16"
+        )
+    with pytest.raises(quantize_rs.OptionError, match="float_type"):
+        quantize_rs.quantize(digits.model, None, output_format="dynamic", float_type="float16")
+    with pytest.raises(quantize_rs.OptionError, match="float_type is `half`"):
+        quantize_rs.quantize(digits.model, None, float_type="half")

@@ -49,6 +49,7 @@ class QuantizeKeywords(TypedDict, total=False):
     output_format: str
     allow_larger: bool
     accuracy_level: int | None
+    float_type: str | None
     dynamic_lstm: bool
     target: str | None
     # Calibration
@@ -190,6 +191,7 @@ class PlanKeywords(TypedDict, total=False):
     output_format: str
     allow_larger: bool
     accuracy_level: int | None
+    float_type: str | None
     dynamic_lstm: bool
     target: str | None
 

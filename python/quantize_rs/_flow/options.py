@@ -288,6 +288,13 @@ class QuantizeOptions:
         How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with activations
         quantized to 8 bits, which is faster. 0 leaves it to ONNX Runtime. Default: ONNX Runtime's
         choice.
+    float_type : str | None
+        The type in which the model computes with floats that are not quantized: scales, biases,
+        activations and all that stays float. Inputs and outputs of the model stay float32. Nodes
+        that would overflow or lose what counts stay float32 too, and notes of the report give the
+        reasons; with samples, that is measured. GPUs and NPUs compute faster in 16 bits; CPUs do
+        not. `convert_float16` does the same for a model without quantized weights. One of
+        ``"float16"``, ``"bfloat16"``. Default: float32, as in the model.
     dynamic_lstm : bool
         Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`. This is faster and
         less accurate than the 8-bit weights that they have otherwise. Default: False.
@@ -351,6 +358,7 @@ class QuantizeOptions:
     output_format: str = "qdq"
     allow_larger: bool = False
     accuracy_level: int | None = None
+    float_type: str | None = None
     dynamic_lstm: bool = False
     target: str | None = None
     calibration: CalibrationOptions = CalibrationOptions()

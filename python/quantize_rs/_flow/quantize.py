@@ -139,6 +139,9 @@ def quantize(
         - `allow_larger`: Write the result even if it is larger than the model.
         - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with
           activations quantized to 8 bits, which is faster.
+        - `float_type`: The type in which the model computes with floats that are not quantized:
+          scales, biases, activations and all that stays float. One of ``"float16"``,
+          ``"bfloat16"``.
         - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.

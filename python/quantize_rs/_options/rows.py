@@ -342,6 +342,21 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="float_type",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="output",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("quantize",),
+        needs=Needs(
+            "with output_format=matmul_nbits or output_format=qdq",
+            option="output_format",
+            values=("matmul_nbits", "qdq"),
+        ),
+    ),
+    Row(
         name="dynamic_lstm",
         aliases=(),
         cls="QuantizeOptions",

@@ -1,6 +1,7 @@
 //! Applies a plan: produces the quantized model and its report.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
@@ -13,7 +14,9 @@ use crate::encode::{WeightCache, encode_cached};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
+use crate::options::HalfType;
 use crate::plan::Consumers;
+use crate::transform::half_precision::{self, HalfChanges, HalfSettings};
 use crate::util::cpu;
 use crate::util::text;
 use crate::{CalibrationError, CalibrationErrorKind};
@@ -110,6 +113,10 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
+        if let Some(half) = plan.config.float_type {
+            let found = ranges.as_ref().map(|ranges| &*ranges.magnitudes);
+            quantized.narrow(half, found.filter(|found| !found.is_empty()))?;
+        }
         Ok((plan, quantized))
     }
 
@@ -183,6 +190,31 @@ impl Plan {
 }
 
 impl Quantized {
+    /// Converts what stays float to 16 bits, and adds to the notes what does not.
+    fn narrow(
+        &mut self,
+        half: HalfType,
+        magnitudes: Option<&BTreeMap<String, f32>>,
+    ) -> Result<(), QuantizeError> {
+        let (float, clipped) = half_precision::prepared(&self.model, half)?;
+        let settings =
+            HalfSettings { half, keep_io: true, simulated: false, magnitudes, excluded: &|_| None };
+        let (model, changes) = half_precision::narrowed(&float, &settings)?;
+        let HalfChanges { converted, kept, casts } = changes;
+        self.report.notes.push(format!(
+            "{converted} nodes compute in {half}, {} stay float32, and {casts} casts were added",
+            kept.len()
+        ));
+        for (why, count, names) in half_precision::kept_by_reason(&kept) {
+            let more = if count > names.len() { ", …" } else { "" };
+            self.report.notes.push(format!("float32: {}{more}: {why}", names.join(", ")));
+        }
+        self.report.notes.extend(clipped);
+        self.report.bytes_after = model.byte_len();
+        self.model = model;
+        Ok(())
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model

@@ -69,9 +69,10 @@ pub use analysis::{
     AccuracyControl, CheckSamples, CompareOptions, Comparison, HalfOptions, HalfPrecision,
     HalfReport, Kernels, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth,
     MeasuredStrategy, Metric, MixedOptions, MixedPrecision, OutlierChannel, OutlierElement,
-    OutlierOptions, Outliers, Recommendation, Request, SampleSource, Sensitivity,
-    SensitivityOptions, Strategy, WeightOutliers, compare, convert_half, convert_half_with_samples,
-    latency, layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
+    OutlierOptions, Outliers, Recommendation, Request, SampleSource,
+    Sensitivity, SensitivityOptions, Strategy,
+    WeightOutliers, compare, convert_half, convert_half_with_samples, latency,
+    layer_errors, mixed_precision, outliers, quantize_with_accuracy_control, recommend,
     recommend_measured, sensitivity, weight_sensitivity,
 };
 pub use apply::Quantized;
@@ -95,8 +96,8 @@ pub use legacy::{
 };
 pub use options::config;
 pub use options::{
-    Below, Bias, Config, Format, FormatRow, Method, MicroLayout, MicroRow, PartialRow, PartialType,
-    Placement, Profile, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
+    Below, Bias, Config, Format, FormatRow, HalfType, Method, MicroLayout, MicroRow, PartialRow,
+    PartialType, Placement, Profile, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,
@@ -115,7 +116,7 @@ pub use report::{
     Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report,
     ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
-pub use transform::half_precision::{HalfType, KeptNode, KeptReason};
+pub use transform::half_precision::{KeptNode, KeptReason};
 pub use transform::{
     Extract, OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step,
     convert_opset, extract, optimize, prune,

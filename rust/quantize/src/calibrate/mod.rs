@@ -17,9 +17,11 @@ mod weights;
 pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use quantize_rs_onnx::Model;
 
+use crate::transform::half_precision;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 pub use compare_methods::{MethodComparison, MethodRow};
@@ -60,7 +62,8 @@ pub fn calibrate(
 ) -> Result<Ranges, QuantizeError> {
     let observed = collect::observed_values(model, plan);
     let layers = weights::layers(model, plan)?;
-    if observed.is_empty() && layers.weights.is_empty() {
+    let half = plan.config.float_type;
+    if observed.is_empty() && layers.weights.is_empty() && half.is_none() {
         // No value is observed: the engine does not even have to support the model.
         let model = plan.origin.fingerprint.clone();
         let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
@@ -68,8 +71,10 @@ pub fn calibrate(
         return Ok(ranges);
     }
     let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
-    let mut samples =
-        RepeatedSamples::new(samples, layers.repeats(plan) && engine.runs_any_model());
+    let mut samples = RepeatedSamples::new(
+        samples,
+        (half.is_some() || layers.repeats(plan)) && engine.runs_any_model(),
+    );
     let evaluating =
         matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
     let mut collected = collect::collect(
@@ -81,7 +86,8 @@ pub fn calibrate(
         evaluating,
         moments.as_ref(),
     )?;
-    let again = Again { engine, samples: &samples.kept() };
+    let kept = samples.kept();
+    let again = Again { engine, samples: if layers.repeats(plan) { &kept } else { &[] } };
     // Samples that run again to evaluate methods are not counted twice.
     let count = collected.samples;
     let Control { threads, progress } = control;
@@ -99,6 +105,13 @@ pub fn calibrate(
     if let Some(moments) = moments {
         let moments = moments.finish();
         weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
+    }
+    if let Some(half) = half.filter(|_| !kept.is_empty()) {
+        // Masks are clipped before their values are measured.
+        let (float, _) = half_precision::prepared(model, half)?;
+        let samples = &mut pair::SliceSamples(kept.iter());
+        let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
+        ranges.magnitudes = Arc::new(found.values);
     }
     Ok(ranges)
 }

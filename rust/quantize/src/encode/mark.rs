@@ -5,6 +5,7 @@
 
 use std::hash::Hasher;
 
+use half::f16;
 use quantize_rs_math::Algorithm;
 
 use crate::util::fnv::Fnv;
@@ -41,8 +42,9 @@ pub(crate) fn used_bits(comment: &str) -> Option<u32> {
 fn checksum(integers: &[u8], scales: &[f32]) -> u64 {
     let mut hash = Fnv::default();
     hash.bytes(integers);
+    // The scales may be rounded to float16 later.
     for scale in scales {
-        hash.write_u32(scale.to_bits());
+        hash.write_u32(f16::from_f32(*scale).to_f32().to_bits());
     }
     hash.finish()
 }

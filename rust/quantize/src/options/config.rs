@@ -8,7 +8,9 @@ use super::declare::options;
 use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
-use super::{Format, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType};
+use super::{
+    Format, HalfType, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
+};
 use crate::{Below, QuantizeError};
 
 const WEIGHTS_ALONE: &[Verb] = &[Verb::Quantize];
@@ -104,6 +106,20 @@ options! {
         only_with: Some(Condition::Value("output_format", &["matmul_nbits"])),
         example: "accuracy_level=4",
         flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
+    };
+
+    /// The type in which the model computes with floats that are not quantized: scales, biases,
+    /// activations and all that stays float. Inputs and outputs of the model stay float32. Nodes
+    /// that would overflow or lose what counts stay float32 too, and notes of the report give the
+    /// reasons; with samples, that is measured. GPUs and NPUs compute faster in 16 bits; CPUs do
+    /// not. `convert_float16` does the same for a model without quantized weights.
+    option float_type: Option<HalfType> = None => {
+        group: Group::Output,
+        default_text: Some("float32, as in the model"),
+        verbs: WEIGHTS_ALONE,
+        only_with: Some(Condition::Value("output_format", &["matmul_nbits", "qdq"])),
+        example: "float_type=\"float16\"",
+        flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
     };
 
     /// Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`. This is faster and

@@ -11,7 +11,8 @@ use serde_json::Value;
 use super::config::{self, FLOAT32};
 use super::row::{Choice, Kind};
 use super::{
-    Format, Method, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
+    Format, HalfType, Method, Override, Rounding, RoundingEffort, Target, WeightAlgorithm,
+    WeightType,
 };
 use crate::QuantizeError;
 
@@ -317,6 +318,7 @@ tables! {
     Format: |format| format.name(), NONE, format.row().about;
     Target: |target| target.name(), NONE, target.profile().about;
     WeightMethod: |method| method.name(), NONE, method.about();
+    HalfType: |half| half.name(), NONE, half.about();
     RoundingEffort: |effort| effort.name(), NONE, effort.about();
     WeightAlgorithm: |algorithm| algorithm.name(), NONE, algorithm.about();
     Rounding: |rounding| rounding.name(), rounding.aliases(), rounding.about();

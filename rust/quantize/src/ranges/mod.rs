@@ -58,6 +58,9 @@ pub struct Ranges {
     /// Weights that were rounded with the help of the samples. Shared by clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
     pub rounded: Arc<RoundedWeights>,
+    /// The largest magnitude of each float, if the result computes in 16 bits. Shared by clones.
+    #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
+    pub magnitudes: Arc<BTreeMap<String, f32>>,
 }
 
 /// Whether a map is empty.
@@ -192,6 +195,7 @@ impl Ranges {
             warnings: Vec::new(),
             statistics: Arc::new(statistics),
             rounded: Arc::default(),
+            magnitudes: Arc::default(),
         }
     }
 

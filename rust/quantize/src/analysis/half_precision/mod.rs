@@ -12,10 +12,11 @@ use crate::QuantizeError;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::magnitudes::{self, Magnitudes};
+use crate::options::HalfType;
 use crate::plan::ExcludedNodes;
 use crate::report::OutputRow;
 use crate::transform::half_precision::{
-    HalfSettings, HalfType, KeptNode, KeptReason, narrowed, prepared,
+    HalfSettings, KeptNode, KeptReason, kept_by_reason, narrowed, prepared,
 };
 use crate::util::text::size;
 use search::{MeasuredKinds, Search};
@@ -44,8 +45,8 @@ impl Default for HalfOptions {
     }
 }
 
-/// The SQNR that is good enough, in decibels: rounding to float16 costs 60 to 75 dB where nothing is
-/// lost. bfloat16 has 3 bits less, 18 dB.
+/// The SQNR that is good enough, in decibels: rounding to float16 gives 60 to 75 dB where nothing
+/// else is lost. bfloat16 has 3 bits less, 18 dB.
 const ENOUGH_SQNR: f64 = 60.0;
 const BFLOAT16_LESS: f64 = 18.0;
 
@@ -242,25 +243,9 @@ impl HalfReport {
     /// The nodes that stay float32, those with the same reason together: the reason, how many, and
     /// the names of the first ones.
     pub fn kept_by_reason(&self) -> Vec<(String, usize, Vec<String>)> {
-        let mut groups: Vec<(String, usize, Vec<String>)> = Vec::new();
-        for kept in &self.kept {
-            let named = format!("{} ({})", kept.node, kept.op_type);
-            match groups.iter_mut().find(|(why, _, _)| *why == kept.why) {
-                Some((_, count, names)) => {
-                    *count += 1;
-                    if names.len() < NAMES_SHOWN {
-                        names.push(named);
-                    }
-                }
-                None => groups.push((kept.why.clone(), 1, vec![named])),
-            }
-        }
-        groups
+        kept_by_reason(&self.kept)
     }
 }
-
-/// How many nodes with the same reason are named.
-const NAMES_SHOWN: usize = 3;
 
 impl std::fmt::Display for HalfReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

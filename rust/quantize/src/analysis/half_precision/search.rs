@@ -11,8 +11,8 @@ use crate::analysis::compare::{CompareOptions, compare};
 use crate::calibrate::engine::Engine;
 use crate::calibrate::magnitudes::Magnitudes;
 use crate::calibrate::{Control, Progress};
+use crate::options::HalfType;
 use crate::report::{OutputRow, worst_sqnr};
-use crate::transform::half_precision::HalfType;
 
 /// The kinds of operators that stay float32 because the outputs are nearer then.
 #[derive(Clone, Default)]

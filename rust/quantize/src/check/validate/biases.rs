@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 
+use half::f16;
 use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
@@ -170,7 +171,9 @@ impl Work<'_, '_> {
             let distance = (is - was).abs();
             let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
             // The difference of two infinities is NaN.
-            if distance <= exact || is.to_bits() == was.to_bits() {
+            // A bias that is not quantized may be rounded to float16.
+            let rounded = rounding == 0.0 && is == f16::from_f64(was).to_f64();
+            if distance <= exact || is.to_bits() == was.to_bits() || rounded {
                 continue;
             }
             let most = bound.as_ref().and_then(|bound| match bound[..] {

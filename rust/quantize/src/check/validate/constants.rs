@@ -6,12 +6,15 @@ use super::{Check, Validation};
 use crate::QuantizeError;
 use crate::graph::elements::to_f32;
 use crate::graph::{Graph, Producer};
+use crate::options::HalfType;
+use crate::transform::half_precision;
 
 /// Compares constants that both models have under one name, except those in `changed`.
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
     changed: &HashSet<String>,
+    half: Option<HalfType>,
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
     for (id, value) in after.values.iter().enumerate() {
@@ -23,7 +26,8 @@ pub(super) fn check(
             continue;
         }
         let (here, there) = (after.model.tensor(proto)?, before.model.tensor(there)?);
-        if here == there {
+        if here == there || half.is_some_and(|half| half_precision::rounds_to(&there, &here, half))
+        {
             continue;
         }
         if (here.dtype, &here.shape) != (there.dtype, &there.shape) {

@@ -9,6 +9,9 @@ use quantize_rs_onnx::DataType;
 /// The tolerance beyond half a step: one more rounding in float32.
 const SLACK: f64 = 1e-3;
 
+/// The largest relative error of rounding to float16.
+const HALF_EPSILON: f64 = 1.0 / 2048.0;
+
 /// The grid of stored numbers.
 pub(super) struct Grid {
     qtype: QType,
@@ -16,6 +19,9 @@ pub(super) struct Grid {
     ends: (f64, f64),
     /// The type of the scales.
     scales: Option<DataType>,
+    /// Whether float16 holds all scales: they may have been rounded to it after the integers were
+    /// chosen.
+    halves: bool,
 }
 
 impl Grid {
@@ -51,7 +57,12 @@ impl Grid {
         let (lo, hi) = QSpec { used_bits, ..spec(qtype, false, false) }.grid();
         let full = (qtype, (f64::from(lo), f64::from(hi)));
         let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
-        Grid { qtype, ends, scales }
+        Grid { qtype, ends, scales, halves: false }
+    }
+
+    /// The grid, with scales that float16 holds or does not.
+    pub(super) fn with_half_scales(self, halves: bool) -> Grid {
+        Grid { halves, ..self }
     }
 
     /// The distance in steps between the exact and the written value of an element, both in units
@@ -69,11 +80,12 @@ impl Grid {
             let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
             return (distance / largest, distance <= bound && exact.abs() <= end);
         }
+        let rounded = if self.halves { exact.abs() * HALF_EPSILON } else { 0.0 };
         let (exact, code) = (exact + zero_point, (there + zero_point).round());
         let (lo, hi) = self.ends;
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
         let allowed = if beyond { cut(self.qtype) } else { 0.5 };
-        let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON);
+        let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON) + rounded;
         ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
     }
 

@@ -28,7 +28,9 @@ use serde::Serialize;
 
 use super::conformance::{Violation, conformance};
 use crate::graph::Graph;
+use crate::options::HalfType;
 use crate::transform;
+use crate::transform::half_precision;
 use crate::transform::{PassStage, Purpose, Step};
 use crate::{QuantizeError, Target, convert_opset};
 
@@ -137,6 +139,19 @@ pub fn validate(
     quantized: &Model,
     passes: Option<&[String]>,
 ) -> Result<Validation, QuantizeError> {
+    let half = computed_half(original, quantized)?;
+    let (as_given, wide);
+    let quantized = if half.is_some() {
+        // Casts that have no effect then are removed, too.
+        let names = [transform::WIDEN_FLOATS, "remove_identity"].map(str::to_owned);
+        let passes = transform::named(&names)?;
+        wide = transform::run(quantized, &passes, Purpose::Optimizing)?.0;
+        as_given = quantized.path();
+        &wide
+    } else {
+        as_given = quantized.path();
+        quantized
+    };
     let candidates = if let Some(names) = passes {
         vec![(transform::named(names)?, Purpose::Optimizing)]
     } else {
@@ -187,16 +202,34 @@ pub fn validate(
             }
             _ => model,
         };
-        let (found, lost) = against(&model, quantized, steps)?;
+        let (found, lost) = against(&model, quantized, steps, half)?;
         let faults = [lost, found.problems.len(), found.not_compared.len()];
         if best.as_ref().is_none_or(|(least, _)| faults < *least) {
             best = Some((faults, found));
         }
     }
     let mut found = best.map(|(_, found)| found).unwrap_or_default();
-    let path = |model: &Model| model.path().map(|path| path.display().to_string());
-    (found.original, found.quantized) = (path(original), path(quantized));
+    let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
+    (found.original, found.quantized) = (path(original.path()), path(as_given));
+    found.notes.extend(half.map(|half| {
+        format!(
+            "the model computes in {half}: constants that are not quantized are compared as \
+                 {half}"
+        )
+    }));
     Ok(found)
+}
+
+/// The 16-bit type that a model computes in, and its original does not.
+fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>, QuantizeError> {
+    for half in HalfType::ALL {
+        if half_precision::computes_in(quantized, *half)?
+            && !half_precision::computes_in(original, *half)?
+        {
+            return Ok(Some(*half));
+        }
+    }
+    Ok(None)
 }
 
 /// The result, and the number of weights without an original.
@@ -204,6 +237,7 @@ fn against(
     original: &Model,
     quantized: &Model,
     prepared: Vec<Step>,
+    half: Option<HalfType>,
 ) -> Result<(Validation, usize), QuantizeError> {
     let mut found = Validation { prepared, ..Validation::default() };
     let before = Graph::of(original)?;
@@ -218,7 +252,7 @@ fn against(
     let stored = stored::all(&before, &after, &mut found);
     let pairs = wiring::check(&before, &after, &stored, &mut found);
     let seen = weights::check(&before, &after, &stored, &mut found)?;
-    constants::check(&before, &after, &seen.smoothing, &mut found)?;
+    constants::check(&before, &after, &seen.smoothing, half, &mut found)?;
     biases::check(&before, &after, &seen, &pairs, &mut found)?;
     Ok((found, seen.lost))
 }

@@ -5,7 +5,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use quantize_rs_math::{SumGroups, metrics};
+use half::f16;
+use quantize_rs_math::{Params, SumGroups, metrics};
 use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::grid::Grid;
@@ -199,7 +200,9 @@ impl Pair<'_> {
         });
         let integers = self.after.constant(self.stored.integers);
         let used = integers.and_then(|proto| mark::used_bits(&proto.doc_string)).unwrap_or(0);
-        Grid::of(*qtype, used, written, self.scale_type())
+        let half = |params: &Params| f16::from_f32(params.scale).to_f32() == params.scale;
+        let halves = params.iter().all(half);
+        Grid::of(*qtype, used, written, self.scale_type()).with_half_scales(halves)
     }
 
     fn look(&self, reference: &Reference) -> Look {

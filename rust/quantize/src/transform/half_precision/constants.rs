@@ -8,12 +8,12 @@ use quantize_rs_onnx::{
     AttributeProto, DataType, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto,
 };
 
-use super::HalfType;
 use super::operators::{is_softmax, passes_masks_on};
 use super::scope::Scope;
 use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::elements::to_f32;
+use crate::options::HalfType;
 
 /// Positive constants from here on are masks; smaller ones may be factors.
 const LEAST_MASK: f32 = 1e6;

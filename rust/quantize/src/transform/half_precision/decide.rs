@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
+use super::KeptReason;
 use super::constants::{Magnitudes, held};
 use super::control::Control;
 use super::operators as ops;
 use super::scope::Scope;
-use super::{HalfType, KeptReason};
 use crate::graph::elements::to_f32;
+use crate::options::HalfType;
 
 /// The largest magnitude on samples may be this many times as large on other data.
 const MARGIN: f32 = 4.0;

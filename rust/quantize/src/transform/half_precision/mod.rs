@@ -12,96 +12,18 @@ mod write;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
-use quantize_rs_onnx::{DataType, Model, NodeProto};
+use quantize_rs_onnx::{DataType, Model, NodeProto, Tensor};
 use serde::Serialize;
 
 use super::{Purpose, convert_opset};
 use crate::QuantizeError;
 use crate::graph::Graph;
+use crate::graph::elements::to_f32;
 use crate::graph::infer::Inferred;
+use crate::options::HalfType;
 use decide::Settings;
 use scope::Scope;
-
-/// A type of 16-bit floats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum HalfType {
-    /// IEEE 754 binary16: 11 bits of precision, up to 65,504.
-    #[default]
-    Float16,
-    /// The upper half of a float32: 8 bits of precision, the range of float32.
-    BFloat16,
-}
-
-impl HalfType {
-    /// The name in ONNX.
-    pub fn name(self) -> &'static str {
-        match self {
-            HalfType::Float16 => "float16",
-            HalfType::BFloat16 => "bfloat16",
-        }
-    }
-
-    /// The type of a tensor.
-    pub fn data_type(self) -> DataType {
-        match self {
-            HalfType::Float16 => DataType::Float16,
-            HalfType::BFloat16 => DataType::BFloat16,
-        }
-    }
-
-    /// The largest finite number.
-    fn largest(self) -> f32 {
-        match self {
-            HalfType::Float16 => half::f16::MAX.to_f32(),
-            HalfType::BFloat16 => half::bf16::MAX.to_f32(),
-        }
-    }
-
-    /// The smallest number with full precision.
-    fn smallest_normal(self) -> f32 {
-        match self {
-            HalfType::Float16 => half::f16::MIN_POSITIVE.to_f32(),
-            HalfType::BFloat16 => half::bf16::MIN_POSITIVE.to_f32(),
-        }
-    }
-
-    /// The opset to which older models are converted: runtimes need 7, and before 6 a `Cast` names
-    /// its type in a
-    /// text; most operators are defined for bfloat16 from opset 22 on.
-    pub(super) fn since_opset(self) -> i64 {
-        match self {
-            HalfType::Float16 => 7,
-            HalfType::BFloat16 => 22,
-        }
-    }
-
-    /// Whether results of usual computations leave the range.
-    fn overflows(self) -> bool {
-        self == HalfType::Float16
-    }
-}
-
-impl fmt::Display for HalfType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl FromStr for HalfType {
-    type Err = QuantizeError;
-
-    fn from_str(text: &str) -> Result<HalfType, QuantizeError> {
-        [HalfType::Float16, HalfType::BFloat16]
-            .into_iter()
-            .find(|half| half.name() == text)
-            .ok_or_else(|| {
-                QuantizeError::option("dtype", format!("is `{text}`, expected float16 or bfloat16"))
-            })
-    }
-}
 
 /// Why a node stays float32.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -111,8 +33,8 @@ pub enum KeptReason {
     Excluded,
     /// The model computed in 16 bits before, and this node did not.
     Before,
-    /// The outputs on the samples were too far from those of the model, and come nearer if operators
-    /// of this kind stay float32.
+    /// The outputs on the samples were too far from those of the model, and come nearer with
+    /// operators of this kind in float32.
     Measured {
         /// By how much the SQNR of the worst output is higher, in decibels.
         gain_db: f64,
@@ -218,6 +140,28 @@ pub struct KeptNode {
     pub why: String,
 }
 
+/// The nodes that stay float32, those with the same reason together: the reason, how many, and the
+/// names of the first ones.
+pub(crate) fn kept_by_reason(all: &[KeptNode]) -> Vec<(String, usize, Vec<String>)> {
+    let mut groups: Vec<(String, usize, Vec<String>)> = Vec::new();
+    for kept in all {
+        let named = format!("{} ({})", kept.node, kept.op_type);
+        match groups.iter_mut().find(|(why, _, _)| *why == kept.why) {
+            Some((_, count, names)) => {
+                *count += 1;
+                if names.len() < NAMES_SHOWN {
+                    names.push(named);
+                }
+            }
+            None => groups.push((kept.why.clone(), 1, vec![named])),
+        }
+    }
+    groups
+}
+
+/// How many nodes with the same reason are named.
+const NAMES_SHOWN: usize = 3;
+
 /// How a model is converted to 16-bit floats.
 pub(crate) struct HalfSettings<'a> {
     pub(crate) half: HalfType,
@@ -270,6 +214,30 @@ pub(crate) fn prepared(
         model.apply(edits)?;
     }
     Ok((model, clipped))
+}
+
+/// Whether a node of a model computes in a type.
+///
+/// # Errors
+/// The graph is not well-formed.
+pub(crate) fn computes_in(model: &Model, half: HalfType) -> Result<bool, QuantizeError> {
+    let inferred = Inferred::of(model);
+    Scope::main(model, &inferred)?.computes_in(half.data_type())
+}
+
+/// Whether a float32 constant became this one, each element rounded to 16 bits, or clipped as those
+/// of masks are.
+pub(crate) fn rounds_to(before: &Tensor, after: &Tensor, half: HalfType) -> bool {
+    let most = half.largest() / 2.0;
+    let rounded = to_f32(&constants::narrowed(before, half));
+    let same = |rounded: &f32, after: &f32| {
+        rounded.to_bits() == after.to_bits()
+            || rounded.is_infinite() && *after == most.copysign(*rounded)
+    };
+    let all = rounded.zip(to_f32(after)).filter(|_| before.dtype == DataType::Float);
+    all.is_some_and(|(rounded, after)| {
+        rounded.len() == after.len() && rounded.iter().zip(&after).all(|(a, b)| same(a, b))
+    })
 }
 
 /// Converts a [`prepared`] model.

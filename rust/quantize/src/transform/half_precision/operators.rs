@@ -5,8 +5,6 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::HalfType;
-
 /// Since which opset of its domain an operator is defined for a type.
 #[derive(Clone, Copy)]
 enum Defined {
@@ -14,6 +12,7 @@ enum Defined {
     Never,
 }
 
+use crate::options::HalfType;
 use Defined::{Never, Since};
 
 /// What an operator takes.

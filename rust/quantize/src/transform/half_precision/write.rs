@@ -12,11 +12,12 @@ use super::control::{Control, given_to, given_to_main};
 use super::decide::{Choice, Decisions, Given, Kind, Settings, decide};
 use super::operators::type_attribute;
 use super::scope::Scope;
-use super::{HalfChanges, HalfSettings, HalfType, KeptNode};
+use super::{HalfChanges, HalfSettings, KeptNode};
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::names::Names;
+use crate::options::HalfType;
 
 /// The edits that convert the main graph, and what they do.
 pub(super) fn write(
