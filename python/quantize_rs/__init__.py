@@ -41,6 +41,7 @@ from ._flow.model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._flow.options import AccuracyControl, CalibrationOptions, QuantizeOptions, RunOptions
 from ._flow.plan import Plan, Quantized
 from ._flow.quantize import model_info, quantize, quantize_with_calibration
+from ._flow.variants import variants
 from ._inputs.images import ImageFolder
 from ._options.match import Match
 from ._transforms.convert_opset import convert_opset
@@ -92,6 +93,8 @@ from .results import StoredWeight as StoredWeight
 from .results import TensorSpec as TensorSpec
 from .results import Uncompared as Uncompared
 from .results import Validation as Validation
+from .results import VariantRow as VariantRow
+from .results import Variants as Variants
 from .results import WeightOutliers as WeightOutliers
 from .training.insert_fake_quant import insert_fake_quant
 from .training.qconfig import QConfig as QConfig
@@ -189,4 +192,5 @@ __all__ = [
     "sensitivity",
     "training",
     "validate",
+    "variants",
 ]

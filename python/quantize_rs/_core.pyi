@@ -15,6 +15,7 @@ from ._options.option_dict import (
     ModuleConfigDict,
     ModuleOptionDict,
     OptionDict,
+    VariantDict,
 )
 
 _Numbers: TypeAlias = tuple[NDArray[np.float32], Sequence[int], NDArray[np.int32]]
@@ -69,6 +70,8 @@ __all__ = [
     "unpack",
     "unreadable",
     "validate",
+    "variants",
+    "variants_with_samples",
     "weight_sensitivity",
 ]
 
@@ -288,6 +291,14 @@ def convert_half(model: Model, options: HalfDict) -> HalfPrecision: ...
 def convert_half_with_samples(
     model: Model, options: HalfDict, source: Source, run: Run
 ) -> HalfPrecision: ...
+def variants(model: Model, folder: str | os.PathLike[str], options: VariantDict) -> Outcome: ...
+def variants_with_samples(
+    model: Model,
+    folder: str | os.PathLike[str],
+    options: VariantDict,
+    source: Source,
+    run: Run,
+) -> Outcome: ...
 def check_guard(options: AccuracyControlDict) -> None: ...
 def check_outputs(
     model: Model, quantized: Quantized, ranges: Ranges | None, run: Run

@@ -48,6 +48,7 @@ from ._results.sensitivity import LayerSensitivity, Sensitivity
 from ._results.shape_inference import ShapeInference
 from ._results.steps import Step
 from ._results.validation import Problem, StoredWeight, Uncompared, Validation
+from ._results.variants import VariantRow, Variants
 
 __all__ = [
     "Accuracy",
@@ -102,5 +103,7 @@ __all__ = [
     "Timings",
     "Uncompared",
     "Validation",
+    "VariantRow",
+    "Variants",
     "WeightOutliers",
 ]

@@ -25,6 +25,14 @@ class CompareDict(TypedDict):
     latency_threads: int
 
 
+class VariantDict(TypedDict):
+    """Options of `variants`."""
+
+    platform: str
+    only: list[str] | None
+    stem: str
+
+
 class HalfDict(TypedDict):
     """Options of `convert_float16`."""
 

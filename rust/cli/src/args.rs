@@ -24,6 +24,7 @@ use crate::recommend::RecommendArguments;
 use crate::sensitivity::SensitivityArguments;
 use crate::shell::{CompletionArguments, ManArguments};
 use crate::validate::ValidateArguments;
+use crate::variants::VariantArguments;
 
 /// Makes ONNX models smaller and faster, and measures the loss of accuracy.
 #[derive(Debug, Parser)]
@@ -70,6 +71,8 @@ pub(crate) enum Command {
     InferShapes(InferArguments),
     /// Convert a model to 16-bit floats: weights, activations and computations
     Float16(Box<HalfArguments>),
+    /// Write every variant of a model that a platform looks for
+    Variants(Box<VariantArguments>),
     /// Simplify a model without changing what it computes
     Optimize(OptimizeArguments),
     /// Compare a quantized model with the original: outputs, accuracy, size, latency, kernels

@@ -56,6 +56,7 @@ mod shell;
 mod summary;
 mod text;
 mod validate;
+mod variants;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
@@ -131,6 +132,7 @@ fn answer<T: Into<OsString>>(
         Command::Convert(args) => convert::run(&args, &mut console),
         Command::InferShapes(args) => infer::run(&args, &mut console),
         Command::Float16(args) => half_precision::run(&args, &mut console),
+        Command::Variants(args) => variants::run(&args, &mut console),
         Command::Optimize(args) => optimize::run(&args, &mut console),
         Command::Compare(args) => compare::run(&args, &mut console),
         Command::LayerErrors(args) => layer_errors::run(&args, &mut console),

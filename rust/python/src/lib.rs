@@ -25,6 +25,7 @@ mod ranges;
 mod sample_iterator;
 mod source;
 mod training;
+mod variants;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -74,6 +75,8 @@ mod _core {
     use super::training::{
         Observer, fake_quantize, fake_quantize_gradients, fake_quantize_stochastic, learn_scale,
     };
+    #[pymodule_export]
+    use super::variants::{variants, variants_with_samples};
     #[pymodule_export]
     use crate::method_comparison::MethodComparison;
     #[pymodule_export]

@@ -9,7 +9,7 @@ use pyo3::types::PyString;
 use quantize_rs::{
     Comparison, HalfReport, LayerErrors, MixedPrecision, ModelInfo, OpsetConversion, Optimization,
     Origin, Outliers, Pruning, QuantizeError, RangesDiff, Recommendation, Report, Sensitivity,
-    ShapeInference, Validation,
+    ShapeInference, Validation, Variants,
 };
 
 use crate::convert;
@@ -75,6 +75,7 @@ documents! {
     Report.document() => ToString::to_string,
     Sensitivity => ToString::to_string,
     Validation.document() => ToString::to_string,
+    Variants => ToString::to_string,
 }
 
 impl Outcome {

@@ -16,6 +16,7 @@ pub mod recommend;
 mod recorded;
 mod scores;
 mod sensitivity;
+mod variants;
 
 pub use accuracy_control::{AccuracyControl, quantize_with_accuracy_control};
 pub use mixed_precision::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
@@ -42,3 +43,4 @@ pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };
 pub(crate) use sensitivity::{activations, all_of};
+pub use variants::{SETS, Variant, VariantOptions, VariantRow, VariantSet, Variants, variants};
