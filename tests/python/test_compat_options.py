@@ -6,6 +6,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import onnxruntime.quantization as theirs
 import pytest
@@ -47,7 +48,7 @@ ASKED: dict[str, Any] = {
     "AddQDQPairToWeight": True,
     "OpTypesToExcludeOutputQuantization": ["Conv"],
     "DedicatedQDQPair": True,
-    "QDQOpTypePerChannelSupportToAxis": {"MatMul": 0},
+    "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
     "CalibTensorRangeSymmetric": True,
     "CalibStridedMinMax": 20,
     "CalibMovingAverage": True,
@@ -159,8 +160,7 @@ def test_a_percentile_keeps_its_digits(
     ("extra", "said"),
     [
         ({"CalibPercentile": "most"}, r"\['CalibPercentile'\] is 'most': could not"),
-        ({"SmoothQuant": True, "SmoothQuantAlpha": 0.7}, r"\['SmoothQuantAlpha'\] is 0.7: it is"),
-        ({"SmoothQuant": True, "SmoothQuantFolding": False}, "folded into a normalization"),
+        ({"QDQOpTypePerChannelSupportToAxis": {"Conv": 1}}, "channels along axis 0, not 1"),
         ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "averages over all samples"),
         ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
         ({"BlockSize": 32}, "MatMulNBitsQuantizer"),
@@ -198,6 +198,63 @@ def test_options_without_effect_are_a_warning_and_change_nothing(
     assert out.read_bytes() == same
     with pytest.raises(OptionError, match="computes in float"):
         ours.quantize_dynamic(digits, out, extra_options={"MatMulConstBOnly": False})
+
+
+def test_restricted_zero_points_are_those_of_onnxruntime(digits: Path, tmp_path: Path) -> None:
+    # Shifted images have negative values.
+    shifted = tmp_path / "shifted.npy"
+    np.save(shifted, np.random.default_rng(3).uniform(-0.25, 0.75, (40, 1, 8, 8)).astype("f4"))
+    extra = {"ActivationRestrictedAsymmetric": True}
+    out, expected = digits.with_name("o.onnx"), digits.with_name("theirs.onnx")
+    ours.quantize_static(
+        digits, out, Reader(shifted), activation_type=ours.QuantType.QUInt8, extra_options=extra
+    )
+    theirs.quantize_static(
+        digits,
+        expected,
+        Reader(shifted),
+        activation_type=theirs.QuantType.QUInt8,
+        extra_options=extra,
+    )
+    found, wanted = grids(out), grids(expected)
+    assert {point for _, point in found.values()} == {0, 128}
+    (image,) = (grid for name, grid in found.items() if name.startswith("image"))
+    assert image == pytest.approx(wanted["image"], rel=1e-6)
+
+
+def grids(path: Path) -> dict[str, tuple[float, int]]:
+    """Return scale and zero point of each activation."""
+    graph = onnx.load(path).graph
+    constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    nodes = [node for node in graph.node if node.op_type == "QuantizeLinear"]
+    return {
+        node.input[0]: (float(constants[node.input[1]]), int(constants[node.input[2]]))
+        for node in nodes
+    }
+
+
+def test_one_activation_is_symmetric(digits: Path, images: Path) -> None:
+    out = digits.with_name("o.onnx")
+    extra = {"TensorQuantOverrides": {"image": [{"symmetric": True}]}}
+    ours.quantize_static(
+        digits, out, np.load(images), activation_type=ours.QuantType.QUInt8, extra_options=extra
+    )
+    found = grids(out)
+    assert {point for name, (_, point) in found.items() if name.startswith("image")} <= {127, 128}
+    assert 0 in {point for _, point in found.values()}
+
+
+def test_an_alpha_is_not_used_and_that_is_said(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = digits.with_name("o.onnx")
+    static(digits, images, extra_options={"SmoothQuant": True})
+    same = out.read_bytes()
+    for extra in ({"SmoothQuantAlpha": 0.7}, {"SmoothQuantFolding": False}):
+        caplog.clear()
+        static(digits, images, extra_options={"SmoothQuant": True} | extra)
+        assert out.read_bytes() == same
+        assert any("not used" in record.message for record in caplog.records)
 
 
 def test_strides_give_what_all_samples_give(digits: Path, images: Path) -> None:

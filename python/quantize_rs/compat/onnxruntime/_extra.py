@@ -53,6 +53,32 @@ def _refused(why: str, *, usual: Any = False, beside: str | None = None) -> Tran
     return translate
 
 
+def _chosen(name: str, why: str, *, usual: Any, beside: str) -> Translate:
+    """Warn that a value other than the usual one is not used, if `beside` is on."""
+
+    def translate(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        if not _is(value, usual) and given.get(beside):
+            _log.warning("extra_options[%r] is %r, which is not used: %s", name, value, why)
+        return {}
+
+    return translate
+
+
+# The channel axis of the weight of each operator; of a matrix on the right, its columns.
+_AXES = {"Conv": 0, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1}
+
+
+def _axes(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    for op_type, axis in dict(value or {}).items():
+        usual = _AXES.get(op_type)
+        if usual is not None and axis not in (usual, usual - 2):
+            what = f"{op_type} has its channels along axis {usual}, not {axis}"
+            raise OptionError(what, option="extra_options")
+        if usual is None:
+            _log.warning("the axis of %s is not used: it follows from the operator", op_type)
+    return {}
+
+
 def _stride(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     if value and given.get("CalibMovingAverage"):
         what = "CalibMovingAverage averages over all samples, not over a stride"
@@ -85,9 +111,7 @@ _REAL_RANGE = _refused("it widens ranges of activations, which are found when th
 
 EXTRA: dict[str, Row] = {
     "ActivationSymmetric": Row(_sets(activation_symmetric=True), _idle()),
-    "ActivationRestrictedAsymmetric": Row(
-        _refused("zero points of activations are either unrestricted or symmetric"), _idle()
-    ),
+    "ActivationRestrictedAsymmetric": Row(_sets(restricted_asymmetric=True), _idle()),
     "WeightSymmetric": Row(_symmetric, _symmetric),
     "EnableSubgraph": Row(_done, _done),
     "ForceQuantizeNoInputCheck": Row(
@@ -101,9 +125,7 @@ EXTRA: dict[str, Row] = {
         _refused("the target decides which outputs are quantized"), _idle()
     ),
     "DedicatedQDQPair": Row(_refused("all consumers of a value share one pair"), _idle()),
-    "QDQOpTypePerChannelSupportToAxis": Row(
-        _refused("the operator determines the channel axis"), _idle()
-    ),
+    "QDQOpTypePerChannelSupportToAxis": Row(_axes, _idle()),
     "CalibTensorRangeSymmetric": Row(_sets(symmetric_ranges=True), _idle()),
     "CalibStridedMinMax": Row(_stride, _idle()),
     "CalibMovingAverage": Row(_sets(method="moving_average"), _idle()),
@@ -120,11 +142,20 @@ EXTRA: dict[str, Row] = {
     ),
     "SmoothQuant": Row(_smooth, _idle()),
     "SmoothQuantAlpha": Row(
-        _refused("it is chosen for each layer", usual=0.5, beside="SmoothQuant"), _idle(0.5)
+        _chosen(
+            "SmoothQuantAlpha",
+            "the factor is computed for each layer",
+            usual=0.5,
+            beside="SmoothQuant",
+        ),
+        _idle(0.5),
     ),
     "SmoothQuantFolding": Row(
-        _refused(
-            "factors are folded into a normalization if possible", usual=True, beside="SmoothQuant"
+        _chosen(
+            "SmoothQuantFolding",
+            "factors are folded into a normalization if possible",
+            usual=True,
+            beside="SmoothQuant",
         ),
         _idle(True),
     ),
@@ -147,8 +178,8 @@ EXTRA: dict[str, Row] = {
 def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[str, Any]:
     """Translate extra options to options of `Model.plan`, and a few about ranges.
 
-    The latter are ``method``, ``percentile``, ``symmetric_ranges`` and ``stride``. The value of
-    ``tensor_overrides`` is as it was given.
+    The latter are ``method``, ``percentile``, ``symmetric_ranges``, ``restricted_asymmetric`` and
+    ``stride``. The value of ``tensor_overrides`` is as it was given.
 
     Raises
     ------

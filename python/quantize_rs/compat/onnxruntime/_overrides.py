@@ -42,6 +42,7 @@ class Overrides:
     activation_types: dict[str, str] = field(default_factory=dict)
     overrides: list[dict[str, Any]] = field(default_factory=list)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
+    symmetric: list[str] = field(default_factory=list)
 
     def options(self) -> dict[str, Any]:
         """Return the options of `Model.plan`."""
@@ -49,7 +50,7 @@ class Overrides:
             "activation_types": self.activation_types,
             "overrides": self.overrides,
         }
-        if self.ranges:
+        if self.ranges or self.symmetric:
             # They are those of the given model, in which no channel is rescaled.
             found |= {"equalize": False, "smooth": False}
         return {name: value for name, value in found.items() if value or value is False}
@@ -136,8 +137,8 @@ def _activation(found: Overrides, name: str, entries: list[Mapping[str, Any]], u
     if "convert" in entry:
         what = "has convert: a value has one type, and is converted where others read it"
         raise _wrong(name, what)
-    if "symmetric" in entry:
-        raise _wrong(name, "has symmetric: ActivationSymmetric is for all activations")
+    if entry.get("symmetric"):
+        found.symmetric.append(name)
     if "rmin" in entry:
         found.ranges[name] = (float(entry["rmin"]), float(entry["rmax"]))
     elif "scale" in entry:

@@ -107,6 +107,20 @@ def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
     )
 
 
+def _restricted(
+    ranges: Mapping[str, tuple[float, float]],
+) -> dict[str, tuple[float, float]]:
+    """Return ranges whose zero points in uint8 are 0, or 128 where some values are negative."""
+    found = {}
+    for name, (low, high) in ranges.items():
+        if low >= 0:
+            found[name] = (0.0, high)
+        else:
+            scale = max(-low / 128, high / 127)
+            found[name] = (-128 * scale, 127 * scale)
+    return found
+
+
 def _strided(reader: Any, stride: int) -> Iterator[Any]:
     """Iterate over the samples of a reader, one range after the other."""
     try:
@@ -210,6 +224,7 @@ def quantize_static(
     extra = _extra.options(extra_options)
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
     given = extra.pop("tensor_overrides", None)
+    restricted = extra.pop("restricted_asymmetric", False)
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(
@@ -243,6 +258,12 @@ def quantize_static(
         ranges = plan.calibrate(_strided(samples, stride) if stride else samples, method=method)
         if cache is not None:
             ranges.save(cache)
+    if restricted and activations == "uint8":
+        ranges = ranges.with_values(_restricted(ranges.values))
+    if overrides.symmetric:
+        known = [name for name in overrides.symmetric if name in ranges.values]
+        ends = {name: max(map(abs, ranges.values[name])) for name in known}
+        ranges = ranges.with_values({name: (-end, end) for name, end in ends.items()})
     if overrides.ranges:
         ranges = ranges.with_values(overrides.ranges)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
