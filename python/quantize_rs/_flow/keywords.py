@@ -37,6 +37,7 @@ class QuantizeKeywords(TypedDict, total=False):
     include: Iterable[str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
+    mixed_layers: str | None
     overrides: Iterable[Match | Mapping[str, Any]] | None | None
     # Transforms
     prune: float | None
@@ -178,6 +179,7 @@ class PlanKeywords(TypedDict, total=False):
     layer_bits: Mapping[str, int | str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
+    mixed_layers: str | None
     overrides: Iterable[Match | Mapping[str, Any]] | None | None
     # Transforms
     prune: float | None

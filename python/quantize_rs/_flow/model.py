@@ -147,6 +147,9 @@ class Model:
             - `layer_types`: Other types for some weights, written as in `layer_bits`. Also called
               `layer_dtype`.
             - `op_types`: Quantize only operators of these types.
+            - `mixed_layers`: Give some layers of a language model 8 bits where weights get fewer,
+              by their place in it: for models that are too large to measure each layer. One of
+              ``"last"``, ``"sensitive"``.
             - `overrides`: Exceptions for some layers, as an ordered list: for each setting, the
               first entry that matches the layer and has the setting applies.
 

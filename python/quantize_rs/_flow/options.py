@@ -238,6 +238,11 @@ class QuantizeOptions:
     op_types : Iterable[str] | None
         Quantize only operators of these types. Operators that only move data, such as `Reshape`,
         still pass quantized values on. Default: all that can be quantized.
+    mixed_layers : str | None
+        Give some layers of a language model 8 bits where weights get fewer, by their place in it:
+        for models that are too large to measure each layer. `layer_bits`, `layer_types` and
+        `overrides` take precedence. One of ``"last"``, ``"sensitive"``. Default: none; small tables
+        and kernels get 8 bits anyway.
     overrides : Iterable[Match | Mapping[str, Any]] | None | None
         Exceptions for some layers, as an ordered list: for each setting, the first entry that
         matches the layer and has the setting applies.
@@ -347,6 +352,7 @@ class QuantizeOptions:
     layer_bits: Mapping[str, int | str] | None = None
     layer_types: Mapping[str, str] | None = None
     op_types: Iterable[str] | None = None
+    mixed_layers: str | None = None
     overrides: Iterable[Match | Mapping[str, Any]] | None | None = None
     prune: float | None = None
     sparsity: float | None = None

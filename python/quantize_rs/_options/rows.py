@@ -229,6 +229,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="mixed_layers",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="layers",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("quantize",),
+    ),
+    Row(
         name="overrides",
         aliases=(),
         cls="QuantizeOptions",

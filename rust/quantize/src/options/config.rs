@@ -9,7 +9,8 @@ use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
 use super::{
-    Format, HalfType, Override, Rounding, RoundingEffort, Target, WeightAlgorithm, WeightType,
+    Format, HalfType, MixedLayers, Override, Rounding, RoundingEffort, Target, WeightAlgorithm,
+    WeightType,
 };
 use crate::{Below, QuantizeError};
 
@@ -439,6 +440,17 @@ options! {
         group: Group::Transforms,
         verbs: WITH_ACTIVATIONS,
         example: "bias_correction=False",
+    };
+
+    /// Give some layers of a language model 8 bits where weights get fewer, by their place in it:
+    /// for models that are too large to measure each layer. `layer_bits`, `layer_types` and
+    /// `overrides` take precedence.
+    option mixed_layers: Option<MixedLayers> = None => {
+        group: Group::Layers,
+        verbs: WEIGHTS_ALONE,
+        default_text: Some("none; small tables and kernels get 8 bits anyway"),
+        example: "mixed_layers=\"sensitive\"",
+        flag: Flag { value_name: Some("LAYERS"), ..Flag::PLAIN },
     };
 
     /// Exceptions for some layers, as an ordered list: for each setting, the first entry that

@@ -11,8 +11,8 @@ use serde_json::Value;
 use super::config::{self, FLOAT32};
 use super::row::{Choice, Kind};
 use super::{
-    Format, HalfType, Method, Override, Rounding, RoundingEffort, Target, WeightAlgorithm,
-    WeightType,
+    Format, HalfType, Method, MixedLayers, Override, Rounding, RoundingEffort, Target,
+    WeightAlgorithm, WeightType,
 };
 use crate::QuantizeError;
 
@@ -318,6 +318,7 @@ tables! {
     Format: |format| format.name(), NONE, format.row().about;
     Target: |target| target.name(), NONE, target.profile().about;
     WeightMethod: |method| method.name(), NONE, method.about();
+    MixedLayers: |mixed| mixed.name(), NONE, mixed.about();
     HalfType: |half| half.name(), NONE, half.about();
     RoundingEffort: |effort| effort.name(), NONE, effort.about();
     WeightAlgorithm: |algorithm| algorithm.name(), NONE, algorithm.about();

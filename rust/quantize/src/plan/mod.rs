@@ -21,6 +21,7 @@ mod formats;
 mod integer_ops;
 mod joined_inputs;
 mod minimum_opset;
+mod mixed_layers;
 mod non_finite;
 mod nothing;
 mod opset;
@@ -383,13 +384,15 @@ impl Plan {
         let mut constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
         selection.leave_float(graph, &mut constants);
+        let mut wider = wider_weights::find(graph, &constants, &config, &selection);
+        wider.extend(mixed_layers::find(graph, &constants, &config)?);
         let context = rules::Context {
             graph,
             constants: &constants,
             config: &config,
             selection: &selection,
             float_weights: formats::float_weights(graph, &constants, &config),
-            wider_weights: wider_weights::find(graph, &constants, &config, &selection),
+            wider_weights: wider,
             activations: ActivationContext::of(graph, &constants, &config, &selection)?,
         };
         let decisions = rules::decide(&context);

@@ -4,7 +4,7 @@ mod dynamic;
 mod fake_quant;
 mod lstm;
 mod matmul_nbits;
-mod output_layers;
+pub(super) mod output_layers;
 
 use std::collections::BTreeSet;
 

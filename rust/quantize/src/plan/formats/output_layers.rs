@@ -9,7 +9,7 @@ use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 
 /// One in this many elements of all weights may be multiplied in float.
-const FLOAT_SHARE: usize = 20;
+const FLOAT_SHARE: f64 = 20.0;
 
 /// Operators that multiply.
 const PRODUCTS: [&str; 8] =
@@ -20,6 +20,15 @@ const PRODUCTS: [&str; 8] =
 /// Later sums average an earlier error; nothing averages this one. The heads of classifiers and
 /// language models are such layers, and take little time.
 pub(in crate::plan) fn last(graph: &Graph<'_>, constants: &[Constant<'_>]) -> BTreeSet<ValueId> {
+    let (found, share) = all(graph, constants);
+    if share * FLOAT_SHARE > 1.0 { BTreeSet::new() } else { found }
+}
+
+/// The weights of output layers, and their share of the elements of all weights.
+pub(in crate::plan) fn all(
+    graph: &Graph<'_>,
+    constants: &[Constant<'_>],
+) -> (BTreeSet<ValueId>, f64) {
     let last = last_nodes(graph);
     let multiplies = |usage: &Use<'_>| match usage {
         Use::Weight { node, .. } => is_product(graph.nodes[*node]),
@@ -32,10 +41,9 @@ pub(in crate::plan) fn last(graph: &Graph<'_>, constants: &[Constant<'_>]) -> BT
     let found = || weights().filter(|constant| constant.uses.iter().all(is_last));
     let (few, all): (usize, usize) =
         (found().map(|found| elements(&found)).sum(), weights().map(|all| elements(&all)).sum());
-    if few.saturating_mul(FLOAT_SHARE) > all {
-        return BTreeSet::new();
-    }
-    found().map(|constant| constant.anchor).collect()
+    #[expect(clippy::cast_precision_loss, reason = "a share")]
+    let share = few as f64 / all.max(1) as f64;
+    (found().map(|constant| constant.anchor).collect(), share)
 }
 
 /// Whether each node is a multiplication after which no other comes.

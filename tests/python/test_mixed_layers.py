@@ -1,0 +1,80 @@
+"""Layers of language models that get 8 bits by their place in the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import graphs
+import numpy as np
+import numpy.typing as npt
+import pytest
+from onnx import helper
+
+import quantize_rs
+
+RNG = np.random.default_rng(7)
+BLOCKS, WIDTH = 10, 64
+
+
+def decoder(form: str = "layers.{}") -> bytes:
+    """Make the products of a language model, with the names that exporters give them."""
+    nodes, value = [], "x"
+    weights: dict[str, npt.NDArray[np.floating]] = {}
+    for index in range(BLOCKS):
+        where = form.format(index)
+        for name, rows, columns in (
+            ("self_attn/q_proj", WIDTH, WIDTH),
+            ("self_attn/v_proj", WIDTH, WIDTH),
+            ("mlp/up_proj", WIDTH, 4 * WIDTH),
+            ("mlp/down_proj", 4 * WIDTH, WIDTH),
+        ):
+            weight, made = f"w{len(weights)}", f"v{len(weights)}"
+            weights[weight] = RNG.normal(size=(rows, columns)) / rows**0.5
+            node = helper.make_node(
+                "MatMul", [value, weight], [made], f"/model/{where}/{name}/MatMul"
+            )
+            nodes.append(node)
+            value = made
+    weights["head"] = RNG.normal(size=(WIDTH, 96)) / 8
+    nodes.append(helper.make_node("MatMul", [value, "head"], ["y"], "/lm_head/MatMul"))
+    return graphs.built(nodes, weights, ["n", WIDTH])
+
+
+def wide(model: bytes, **options: Any) -> set[str]:
+    """Return the names of the nodes whose weights have 8 bits."""
+    report = quantize_rs.quantize(model, None, bits=4, block_size=32, **options)
+    rows = [row for row in report.weights if row.qtype in ("int8", "uint8")]
+    return {row.why.split("`")[1] for row in rows}
+
+
+def test_the_head_gets_8_bits() -> None:
+    model = decoder()
+    assert wide(model) == set()
+    assert wide(model, mixed_layers="last") == {"/lm_head/MatMul"}
+
+
+@pytest.mark.parametrize("form", ["layers.{}", "h.{}", "blocks.{}/inner"])
+def test_sensitive_layers_get_8_bits(form: str) -> None:
+    found = wide(decoder(form), mixed_layers="sensitive", output_format="matmul_nbits")
+    chosen = [0, 3, 6, 9]
+    expected = {
+        f"/model/{form.format(index)}/{name}/MatMul"
+        for index in chosen
+        for name in ("self_attn/v_proj", "mlp/down_proj")
+    }
+    assert found == expected | {"/lm_head/MatMul"}
+
+
+def test_what_an_option_names_takes_precedence() -> None:
+    found = wide(decoder(), mixed_layers="last", layer_types={"/lm_head/MatMul": "int4"})
+    assert found == set()
+
+
+def test_what_cannot_be_is_an_error() -> None:
+    model = decoder("part")
+    with pytest.raises(quantize_rs.OptionError, match=r"mixed_layers.*number of a block"):
+        quantize_rs.quantize(model, None, bits=4, mixed_layers="sensitive")
+    with pytest.raises(quantize_rs.OptionError, match=r"mixed_layers.*fewer than 8 bits"):
+        quantize_rs.quantize(model, None, mixed_layers="last")
+    with pytest.raises(quantize_rs.OptionError, match=r"mixed_layers.*expected one of"):
+        quantize_rs.quantize(model, None, bits=4, mixed_layers="first")
