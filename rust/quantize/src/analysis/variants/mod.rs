@@ -18,7 +18,9 @@ use crate::error::QuantizeErrorKind;
 use crate::options::{Given, Verb};
 use crate::report::worst_sqnr;
 use crate::util::text::size;
-use crate::{CalibrationErrorKind, Config, Method, PreprocessedModel, QuantizeError};
+use crate::{
+    CalibrationError, CalibrationErrorKind, Config, Method, PreprocessedModel, QuantizeError,
+};
 use table::{Options, Recipe};
 
 pub use table::{SETS, Variant, VariantSet};
@@ -159,6 +161,9 @@ pub fn variants(
     let total = wanted.len();
     for (done, variant) in wanted.into_iter().enumerate() {
         let mut go_on = |_| progress(Progress { done, total: Some(total) });
+        if !go_on(Progress { done, total: None }) {
+            return Err(CalibrationError::new(CalibrationErrorKind::Cancelled).into());
+        }
         let path = folder.join(format!("{}{}.onnx", options.stem, variant.suffix));
         let row = written(model, variant, &path, run.as_ref(), &mut go_on)?;
         made.variants.push(row);

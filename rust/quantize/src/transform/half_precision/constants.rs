@@ -7,6 +7,7 @@ use half::{bf16, f16};
 use quantize_rs_onnx::{
     AttributeProto, DataType, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto,
 };
+use rayon::prelude::*;
 
 use super::operators::{is_softmax, passes_masks_on};
 use super::scope::Scope;
@@ -14,6 +15,9 @@ use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::elements::to_f32;
 use crate::options::HalfType;
+
+/// How many elements a thread takes at a time.
+const CHUNK: usize = 1 << 16;
 
 /// Positive constants from here on are masks; smaller ones may be factors.
 const LEAST_MASK: f32 = 1e6;
@@ -30,28 +34,39 @@ pub(super) struct Magnitudes {
 impl Magnitudes {
     /// The magnitudes of the elements of a float32 tensor; `None` for one of another type.
     pub(super) fn of(tensor: &Tensor) -> Option<Magnitudes> {
-        let mut found = Magnitudes::default();
         if tensor.dtype != DataType::Float {
             return None;
         }
-        for bytes in tensor.data.as_chunks::<4>().0 {
-            let size = f32::from_le_bytes(*bytes).abs();
-            if size.is_finite() && size > 0.0 {
-                found.largest = found.largest.max(size);
-                found.least = if found.least == 0.0 { size } else { found.least.min(size) };
-            }
-        }
-        Some(found)
+        let of_chunk = |bytes: &[[u8; 4]]| {
+            let sizes = bytes.iter().map(|bytes| f32::from_le_bytes(*bytes).abs());
+            let sizes = sizes.filter(|size| size.is_finite() && *size > 0.0);
+            sizes.fold((0.0, f32::INFINITY), |(most, least): (f32, f32), size| {
+                (most.max(size), least.min(size))
+            })
+        };
+        let chunks = tensor.data.as_chunks::<4>().0.par_chunks(CHUNK).map(of_chunk);
+        let both = |a: (f32, f32), b: (f32, f32)| (a.0.max(b.0), a.1.min(b.1));
+        let (largest, least) = chunks.reduce(|| (0.0, f32::INFINITY), both);
+        Some(Magnitudes { largest, least: if least.is_finite() { least } else { 0.0 } })
     }
 }
 
 /// A float32 tensor in 16 bits, each element rounded to the nearest.
 pub(super) fn narrowed(tensor: &Tensor, half: HalfType) -> Tensor {
-    let floats = tensor.data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes));
-    let data: Vec<u8> = match half {
-        HalfType::Float16 => floats.flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
-        HalfType::BFloat16 => floats.flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
-    };
+    let floats = tensor.data.as_chunks::<4>().0;
+    let mut data = vec![0_u8; 2 * floats.len()];
+    let (halves, _) = data.as_chunks_mut::<2>();
+    halves.par_chunks_mut(CHUNK).zip(floats.par_chunks(CHUNK)).for_each(|(to, from)| {
+        let floats = from.iter().map(|bytes| f32::from_le_bytes(*bytes));
+        match half {
+            HalfType::Float16 => {
+                to.iter_mut().zip(floats).for_each(|(to, x)| *to = f16::from_f32(x).to_le_bytes());
+            }
+            HalfType::BFloat16 => {
+                to.iter_mut().zip(floats).for_each(|(to, x)| *to = bf16::from_f32(x).to_le_bytes());
+            }
+        }
+    });
     Tensor { dtype: half.data_type(), shape: tensor.shape.clone(), data: Bytes::from(data) }
 }
 

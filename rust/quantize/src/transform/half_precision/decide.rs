@@ -157,7 +157,7 @@ impl<'s> Decider<'_, 's> {
     /// The floats that a node reads and that are not constant.
     fn computed(&self, index: usize) -> Vec<(usize, &'s str)> {
         let mut read = self.read(index);
-        read.retain(|(_, name)| self.scope.constant(name).is_none());
+        read.retain(|(_, name)| !self.scope.is_constant(name));
         read
     }
 

@@ -153,6 +153,18 @@ impl<'s> Scope<'s> {
         }
     }
 
+    /// Whether a value is constant, here or around this graph.
+    pub(super) fn is_constant(&self, name: &str) -> bool {
+        if self.tensors.contains_key(name) {
+            return true;
+        }
+        if let Some(node) = self.producers.get(name) {
+            return self.graph.node[*node].op_type == "Constant";
+        }
+        let outer = self.outer.filter(|_| !self.is_own(name));
+        outer.is_some_and(|outer| outer.is_constant(name))
+    }
+
     /// The elements of a constant, here or around this graph.
     pub(super) fn constant(&self, name: &str) -> Option<Tensor> {
         if let Some(tensor) = self.tensors.get(name) {
