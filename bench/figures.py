@@ -134,6 +134,21 @@ def sqnr_apart(a: str, b: str) -> Figure:
     return figure
 
 
+def worst_sqnr(label: str) -> Figure:
+    """The SQNR of the worst output, in decibels."""
+    return lambda result: min(sqnr(result, label).values(), default=None)
+
+
+def metric_above(label: str, below: str, name: str) -> Figure:
+    """How much larger a figure of the model's own metric is than that of another job."""
+
+    def figure(result: Result) -> float | None:
+        a, b = metric(label, name)(result), metric(below, name)(result)
+        return None if a is None or b is None else a - b
+
+    return figure
+
+
 def metric(label: str, name: str) -> Figure:
     """One figure of the model's own metric."""
     return lambda result: metrics(result, label).get(name)

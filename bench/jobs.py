@@ -54,6 +54,20 @@ def correct(request: Request) -> Prepared:
     return Prepared(call)
 
 
+def float16(request: Request) -> Prepared:
+    """`quantize_rs.convert_float16` with arrays in memory, on which values are measured."""
+    import samples
+
+    import quantize_rs
+
+    data = samples.of(request["samples"]).calibration()
+
+    def call() -> None:
+        quantize_rs.convert_float16(request["model"], request["output"], data)
+
+    return Prepared(call)
+
+
 def calibrate(request: Request) -> Prepared:
     """`quantize_rs.quantize_with_calibration` with arrays in memory."""
     import samples
@@ -409,6 +423,7 @@ JOBS: dict[str, Callable[[Request], Prepared]] = {
     "quantize": quantize,
     "correct": correct,
     "calibrate": calibrate,
+    "float16": float16,
     "calibrate_npy": calibrate_npy,
     "flow": flow,
     "model_info": model_info,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import figures
+import half
 import models
 import peers
 import rounded
@@ -205,7 +206,7 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
         title=name,
         model=model,
         samples={"kind": "folder", "path": str(path.parent)},
-        jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ()), *rounded.jobs(name)),
+        jobs=(*EVERY_WAY, *MORE_JOBS.get(name, ()), *rounded.jobs(name), *half.jobs(name)),
         targets=(
             ALL_VALID,
             *as_good_as_peers("static", (OURS_AUTO, OURS_AUTO_TENSOR), peers.figures_of(meta)),
@@ -214,6 +215,7 @@ def case_of(path: Path, name: str, model: Callable[[Path], Path]) -> Case:
             *([integer_share(OURS_AUTO.label)] if convolutional else []),
             *PROMISES.get(name, ()),
             *rounded.targets(name),
+            *half.targets(name),
         ),
         sqnr_samples=512,
         latency=(1,) if name in LATENCY else (),
