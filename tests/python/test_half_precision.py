@@ -395,6 +395,37 @@ def test_what_a_loop_passes_on_stays_float32() -> None:
     assert np.allclose(products, products_half, atol=2e-3)
 
 
+@pytest.mark.parametrize("opset", [8, 17])
+def test_a_scan_of_either_opset_is_converted(opset: int) -> None:
+    # Before opset 9, a Scan has one input more than its body, and scans each sample of a batch.
+    body = helper.make_graph(
+        [
+            helper.make_node("Add", ["state", "row"], ["next"], "sum"),
+            helper.make_node("Identity", ["next"], ["row_out"]),
+        ],
+        "body",
+        [helper.make_tensor_value_info(name, FLOAT, [3]) for name in ("state", "row")],
+        [helper.make_tensor_value_info(name, FLOAT, [3]) for name in ("next", "row_out")],
+    )
+    batch = [2] if opset < 9 else []
+    nodes = [
+        helper.make_node("Relu", ["x"], ["r"], "relu"),
+        helper.make_node(
+            "Scan",
+            [*([""] if opset < 9 else []), "start", "r"],
+            ["y", "z"],
+            "scan",
+            body=body,
+            num_scan_inputs=1,
+        ),
+    ]
+    shapes = (("y", [*batch, 3]), ("z", [*batch, 5, 3]))
+    start = array("start", np.zeros([*batch, 3]))
+    data = model(nodes, [start], [*batch, 5, 3], outputs=shapes, opset=opset)
+    report = converted(data)
+    assert sqnr(report, data, RNG.normal(size=[*batch, 5, 3]).astype(np.float32)) > 50
+
+
 def test_local_functions_are_converted() -> None:
     function = helper.make_function(
         "local",

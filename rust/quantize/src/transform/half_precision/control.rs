@@ -26,14 +26,16 @@ pub(super) enum Control {
 
 impl Control {
     pub(super) fn of(node: &NodeProto) -> Option<Control> {
-        node.subgraphs().next()?;
+        let body = node.subgraphs().next()?;
+        // A `Scan` of opset 8 has one input more than its body, before the others.
+        let same = body.input.len() == node.input.len();
         Some(match node.op_type.as_str() {
             "If" if node.is_onnx() => Control::If,
-            "Loop" if node.is_onnx() => {
+            "Loop" if node.is_onnx() && same => {
                 let carried = node.input.len().saturating_sub(2);
                 Control::Loop { first_input: 2, first_output: 1, carried }
             }
-            "Scan" if node.is_onnx() => {
+            "Scan" if node.is_onnx() && same => {
                 let scanned = usize::try_from(node.int("num_scan_inputs", 0)).unwrap_or(0);
                 let carried = node.input.len().saturating_sub(scanned);
                 Control::Loop { first_input: 0, first_output: 0, carried }
