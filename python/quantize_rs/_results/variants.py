@@ -75,10 +75,6 @@ class Variants(Result):
     engine: str | None
     variants: tuple[VariantRow, ...]
 
-    @staticmethod
-    def _adapt(found: dict[str, object]) -> dict[str, object]:
-        return found | {"platform": found["set"]}
-
     def __getitem__(self, name: str) -> VariantRow:
         for row in self.variants:
             if row.name == name:

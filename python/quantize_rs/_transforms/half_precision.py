@@ -102,19 +102,14 @@ def convert_float16(
     True
     """
     (exclude,) = with_aliases(aliases, exclude=exclude)
-    samples = None
-    if calibration_data is not None:
-        samples = sample_source(
-            calibration_data,
-            "calibration_data",
-            num_samples=num_samples,
-            sample_shape=sample_shape,
-            seed=seed,
-        )
-    given = (samples, Run(engine, limit, threads, progress))
-    return _converted(
-        "float16", source, output, given, keep_io=keep_io, exclude=exclude, enough_sqnr=enough_sqnr
+    options = HalfDict(
+        dtype="float16",
+        keep_io=keep_io,
+        exclude=check.names("exclude", exclude),
+        enough_sqnr=check.number("enough_sqnr", enough_sqnr),
     )
+    samples = _samples(calibration_data, num_samples, sample_shape, seed)
+    return _converted(source, output, options, samples, Run(engine, limit, threads, progress))
 
 
 def convert_bfloat16(
@@ -171,40 +166,38 @@ def convert_bfloat16(
     2.0 times smaller, 0 nodes stay float32
     """
     (exclude,) = with_aliases(aliases, exclude=exclude)
-    samples = None
-    if calibration_data is not None:
-        samples = sample_source(
-            calibration_data,
-            "calibration_data",
-            num_samples=num_samples,
-            sample_shape=sample_shape,
-            seed=seed,
-        )
-    given = (samples, Run(engine, limit, threads, progress))
-    return _converted(
-        "bfloat16", source, output, given, keep_io=keep_io, exclude=exclude, enough_sqnr=enough_sqnr
-    )
-
-
-def _converted(
-    dtype: str,
-    source: ModelSource,
-    output: str | os.PathLike[str] | None,
-    given: tuple[_core.Source | None, Run],
-    *,
-    keep_io: bool,
-    exclude: Iterable[str] | None,
-    enough_sqnr: float,
-) -> HalfPrecisionReport:
-    target = writable(output)
-    model = read_model(source)
     options = HalfDict(
-        dtype=dtype,
+        dtype="bfloat16",
         keep_io=keep_io,
         exclude=check.names("exclude", exclude),
         enough_sqnr=check.number("enough_sqnr", enough_sqnr),
     )
-    samples, run = given
+    samples = _samples(calibration_data, num_samples, sample_shape, seed)
+    return _converted(source, output, options, samples, Run(engine, limit, threads, progress))
+
+
+def _samples(
+    data: CalibrationData | None,
+    num_samples: int,
+    sample_shape: Iterable[int] | None,
+    seed: int,
+) -> _core.Source | None:
+    if data is None:
+        return None
+    return sample_source(
+        data, "calibration_data", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+    )
+
+
+def _converted(
+    source: ModelSource,
+    output: str | os.PathLike[str] | None,
+    options: HalfDict,
+    samples: _core.Source | None,
+    run: Run,
+) -> HalfPrecisionReport:
+    target = writable(output)
+    model = read_model(source)
     if samples is None:
         made = _core.convert_half(model, options)
     else:

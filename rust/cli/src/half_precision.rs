@@ -36,7 +36,7 @@ pub(crate) struct HalfArguments {
     bfloat16: bool,
     /// Convert inputs and outputs of the model, too
     #[arg(long)]
-    convert_io: bool,
+    no_keep_io: bool,
     /// Leave these nodes in float32: names, patterns or operator types, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     exclude: Vec<String>,
@@ -55,7 +55,7 @@ pub(crate) fn run(args: &HalfArguments, console: &mut Console<'_>) -> Result<(),
     let output = args.output.checked(&args.model, half.name())?;
     let options = HalfOptions {
         half,
-        convert_io: args.convert_io,
+        keep_io: !args.no_keep_io,
         exclude: args.exclude.clone(),
         enough_sqnr: args.enough_sqnr,
     };

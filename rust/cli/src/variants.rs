@@ -56,7 +56,7 @@ pub(crate) fn run(args: &VariantArguments, console: &mut Console<'_>) -> Result<
     let model = Model::open(&args.model)?;
     let stem = args.model.file_stem().map(|stem| stem.to_string_lossy().into_owned());
     let options = VariantOptions {
-        set: args.platform.clone(),
+        platform: args.platform.clone(),
         only: args.only.clone(),
         stem: stem.unwrap_or_else(|| "model".to_owned()),
     };

@@ -28,7 +28,7 @@ impl TryFrom<Converted> for HalfOptions {
 
     fn try_from(wanted: Converted) -> Result<HalfOptions, QuantizeError> {
         let Converted { dtype, keep_io, exclude, enough_sqnr } = wanted;
-        Ok(HalfOptions { half: dtype.parse()?, convert_io: !keep_io, exclude, enough_sqnr })
+        Ok(HalfOptions { half: dtype.parse()?, keep_io, exclude, enough_sqnr })
     }
 }
 

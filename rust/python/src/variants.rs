@@ -23,8 +23,8 @@ pub(crate) struct Wanted {
 
 impl From<Wanted> for VariantOptions {
     fn from(wanted: Wanted) -> VariantOptions {
-        let Wanted { platform: set, only, stem } = wanted;
-        VariantOptions { set, only, stem }
+        let Wanted { platform, only, stem } = wanted;
+        VariantOptions { platform, only, stem }
     }
 }
 

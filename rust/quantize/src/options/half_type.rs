@@ -75,6 +75,14 @@ impl HalfType {
         }
     }
 
+    /// A number rounded to the type.
+    pub(crate) fn rounded(self, number: f64) -> f64 {
+        match self {
+            HalfType::Float16 => half::f16::from_f64(number).to_f64(),
+            HalfType::BFloat16 => half::bf16::from_f64(number).to_f64(),
+        }
+    }
+
     /// Whether results of usual computations leave the range.
     pub(crate) fn overflows(self) -> bool {
         self == HalfType::Float16

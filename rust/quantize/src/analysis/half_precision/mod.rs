@@ -29,8 +29,8 @@ const LEAST_SQNR: [(HalfType, f64); 2] = [(HalfType::Float16, 45.0), (HalfType::
 pub struct HalfOptions {
     /// The type.
     pub half: HalfType,
-    /// Whether inputs and outputs of the model become 16-bit floats too.
-    pub convert_io: bool,
+    /// Whether inputs and outputs of the model stay float32.
+    pub keep_io: bool,
     /// Nodes that stay float32: names, patterns, operator types.
     pub exclude: Vec<String>,
     /// Where the worst output has a lower SQNR on the samples, in decibels, kinds of operators are
@@ -41,7 +41,7 @@ pub struct HalfOptions {
 impl Default for HalfOptions {
     fn default() -> HalfOptions {
         let half = HalfType::default();
-        HalfOptions { half, convert_io: false, exclude: Vec::new(), enough_sqnr: ENOUGH_SQNR }
+        HalfOptions { half, keep_io: true, exclude: Vec::new(), enough_sqnr: ENOUGH_SQNR }
     }
 }
 
@@ -170,7 +170,7 @@ fn converted(
     };
     let settings = HalfSettings {
         half: options.half,
-        keep_io: !options.convert_io,
+        keep_io: options.keep_io,
         magnitudes: found.map(|found| &found.values),
         simulated,
         excluded: &reason,

@@ -143,7 +143,7 @@ impl Search<'_> {
         control: &mut Control<'_>,
     ) -> Result<Vec<OutputRow>, QuantizeError> {
         // Engines read float32.
-        let options = HalfOptions { convert_io: false, ..self.options.clone() };
+        let options = HalfOptions { keep_io: true, ..self.options.clone() };
         let found = Some(self.found);
         let (half, _) =
             converted(self.model, self.float, Vec::new(), &options, found, kinds, true)?;

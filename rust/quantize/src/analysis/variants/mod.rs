@@ -62,8 +62,8 @@ pub struct Variants {
     pub input: Option<String>,
     /// The folder with the files.
     pub output: String,
-    /// The name of the set.
-    pub set: String,
+    /// The platform that the files are for.
+    pub platform: String,
     /// The size of the model in bytes, with external data.
     pub bytes_before: u64,
     /// How many samples errors were measured on; 0 without samples.
@@ -77,8 +77,8 @@ pub struct Variants {
 /// Which variants are made, and where they are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VariantOptions {
-    /// The name of the set; see [`SETS`].
-    pub set: String,
+    /// The platform that the files are for: the name of one of [`SETS`].
+    pub platform: String,
     /// Only the variants of these names.
     pub only: Option<Vec<String>>,
     /// What the names of the files begin with: the name of the model.
@@ -90,9 +90,9 @@ pub struct VariantOptions {
 /// # Errors
 /// There is no such set or variant.
 fn chosen(options: &VariantOptions) -> Result<Vec<&'static Variant>, QuantizeError> {
-    let Some(set) = SETS.iter().find(|set| set.name == options.set) else {
+    let Some(set) = SETS.iter().find(|set| set.name == options.platform) else {
         let known: Vec<&str> = SETS.iter().map(|set| set.name).collect();
-        let what = format!("is `{}`, expected one of {}", options.set, known.join(", "));
+        let what = format!("is `{}`, expected one of {}", options.platform, known.join(", "));
         return Err(QuantizeError::option("platform", what));
     };
     let only = options.only.as_deref();
@@ -119,8 +119,8 @@ fn chosen(options: &VariantOptions) -> Result<Vec<&'static Variant>, QuantizeErr
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
 /// # let folder = tempfile::tempdir()?;
-/// let (set, stem) = ("transformers.js".to_owned(), "model".to_owned());
-/// let options = VariantOptions { set, stem, only: Some(vec!["fp16".to_owned()]) };
+/// let (platform, stem) = ("transformers.js".to_owned(), "model".to_owned());
+/// let options = VariantOptions { platform, stem, only: Some(vec!["fp16".to_owned()]) };
 /// let mut go_on = |_| true;
 /// let made = variants(&Model::open(path)?, folder.path(), &options, None, &mut go_on)?;
 /// assert!(folder.path().join("model_fp16.onnx").exists());
@@ -142,7 +142,7 @@ pub fn variants(
     let mut made = Variants {
         input: model.path().map(|path| path.display().to_string()),
         output: folder.display().to_string(),
-        set: options.set.clone(),
+        platform: options.platform.clone(),
         bytes_before: model.byte_len(),
         ..Variants::default()
     };

@@ -6,7 +6,6 @@
 
 use std::collections::HashMap;
 
-use half::f16;
 use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
@@ -18,6 +17,7 @@ use super::{Check, Validation};
 use crate::encode::dequantize::points;
 use crate::graph::elements::to_f32;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
+use crate::options::HalfType;
 use crate::{Granularity, QuantizeError, encode};
 
 /// The tolerance of the product of two scales, in float32.
@@ -28,9 +28,10 @@ pub(super) fn check(
     after: &Graph<'_>,
     seen: &ObservedRange,
     pairs: &Pairs,
+    half: Option<HalfType>,
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
-    let work = Work { before, after, shifts: &seen.shifts, biases: biases(before)? };
+    let work = Work { before, after, shifts: &seen.shifts, biases: biases(before)?, half };
     let mut nodes: Vec<(usize, usize)> =
         pairs.iter().map(|(here, there)| (*here, *there)).collect();
     nodes.sort_unstable();
@@ -99,6 +100,8 @@ struct Work<'a, 'm> {
     shifts: &'a HashMap<usize, Vec<f64>>,
     /// The biases of the original.
     biases: Vec<(&'m str, Vec<f32>)>,
+    /// The type that the quantized model computes in, where the original computes in float32.
+    half: Option<HalfType>,
 }
 
 /// A bias of the quantized model, dequantized.
@@ -171,8 +174,9 @@ impl Work<'_, '_> {
             let distance = (is - was).abs();
             let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
             // The difference of two infinities is NaN.
-            // A bias that is not quantized may be rounded to float16.
-            let rounded = rounding == 0.0 && is == f16::from_f64(was).to_f64();
+            // A bias that is not quantized has the type that the model computes in.
+            let to = self.half.filter(|_| rounding == 0.0);
+            let rounded = to.is_some_and(|half| is == half.rounded(was));
             if distance <= exact || is.to_bits() == was.to_bits() || rounded {
                 continue;
             }

@@ -248,12 +248,12 @@ fn against(
             return Ok((found, 0));
         }
     };
-    structure::check(&before, &after, &mut found);
+    structure::check(&before, &after, half, &mut found);
     let stored = stored::all(&before, &after, &mut found);
     let pairs = wiring::check(&before, &after, &stored, &mut found);
     let seen = weights::check(&before, &after, &stored, &mut found)?;
     constants::check(&before, &after, &seen.smoothing, half, &mut found)?;
-    biases::check(&before, &after, &seen, &pairs, &mut found)?;
+    biases::check(&before, &after, &seen, &pairs, half, &mut found)?;
     Ok((found, seen.lost))
 }
 

@@ -3,15 +3,21 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_onnx::{GraphProto, Model, TensorProto, ValueInfoProto, reads};
+use quantize_rs_onnx::{DataType, GraphProto, Model, TensorProto, ValueInfoProto, reads};
 
 use super::{Check, Validation};
 use crate::check::postconditions;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, shape_of};
+use crate::options::HalfType;
 
-pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
+pub(super) fn check(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    half: Option<HalfType>,
+    found: &mut Validation,
+) {
     if let Some((node, name)) = out_of_order(after.model.graph()) {
         let what = format!(
             "it reads `{name}` before it is computed: nodes have to be in topological order"
@@ -23,19 +29,24 @@ pub(super) fn check(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validatio
     }
     imports(after.model, after.model.graph(), found);
     interface(before.model.graph(), after.model.graph(), found);
-    types(before, after, found);
+    types(before, after, half, found);
     (0..after.nodes.len()).for_each(|node| pair(after, node, found));
     if let Some((node, what)) = postconditions::matmul_nbits::fault(before, after) {
         found.problem(Check::Structure, node, what);
     }
 }
 
-/// A value that keeps its name keeps its type, since its consumers accept no other.
-fn types(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) {
+/// A value that keeps its name keeps its type, since its consumers accept no other; but a float may
+/// have the 16-bit type that the model computes in.
+fn types(before: &Graph<'_>, after: &Graph<'_>, half: Option<HalfType>, found: &mut Validation) {
+    let narrowed = |here: DataType, there: DataType| {
+        there == DataType::Float && half.is_some_and(|half| half.data_type() == here)
+    };
     for (id, value) in after.values.iter().enumerate() {
         let there = before.value(value.name).and_then(|there| before.dtype(there));
         if let (Some(here), Some(there)) = (after.dtype(id), there)
             && here != there
+            && !narrowed(here, there)
         {
             let what = format!("is {here}, and {there} in the original");
             found.problem(Check::Structure, value.name, what);
@@ -108,7 +119,7 @@ fn interface(before: &GraphProto, after: &GraphProto, found: &mut Validation) {
 /// `x: float32 [?, 3]`
 fn said(info: &ValueInfoProto) -> String {
     let dtype = info.tensor_type().map(|tensor| tensor.elem_type);
-    let dtype = match dtype.and_then(quantize_rs_onnx::DataType::from_number) {
+    let dtype = match dtype.and_then(DataType::from_number) {
         Some(dtype) => dtype.name(),
         None => "unknown type",
     };

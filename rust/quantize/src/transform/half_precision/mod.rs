@@ -9,6 +9,7 @@ mod decide;
 mod operators;
 mod scope;
 mod write;
+mod written;
 
 use std::collections::BTreeMap;
 use std::fmt;
