@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import onnxruntime.quantization as theirs
 import oracle
 import pytest
@@ -346,7 +347,13 @@ def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
     [
         ({"extra_options": {"WeightSymetric": True}}, "did you mean WeightSymmetric"),
         ({"extra_options": {"DedicatedQDQPair": True}}, r"extra_options\['DedicatedQDQPair'\]"),
-        ({"quant_format": ours.QuantFormat.QOperator}, "QOperator"),
+        (
+            {
+                "quant_format": ours.QuantFormat.QOperator,
+                "extra_options": {"AddQDQPairToWeight": True},
+            },
+            "AddQDQPairToWeight is for QDQ",
+        ),
         ({"nodes_to_quantize": ["konv1"]}, "none of nodes_to_quantize is in the model"),
         ({"nodes_to_exclude": "conv1"}, "nodes_to_exclude is the text 'conv1'"),
         ({"op_types_to_quantize": ["Konv"]}, "op_types_to_quantize names `Konv`"),
@@ -364,6 +371,30 @@ def test_what_cannot_be_met_is_refused(
     with pytest.raises(OptionError, match=said):
         ours.quantize_static(digits, out, **(reader | options))
     assert not out.exists()
+
+
+@pytest.mark.parametrize("quant_format", [ours.QuantFormat.QOperator, theirs.QuantFormat.QOperator])
+def test_operators_on_integers_are_those_of_theirs(
+    digits: Path, images: Path, quant_format: Any
+) -> None:
+    out, other = digits.with_name("o.onnx"), digits.with_name("theirs.onnx")
+    types: dict[str, Any] = {"activation_type": ours.QuantType.QUInt8}
+    ours.quantize_static(digits, out, Reader(images), quant_format, per_channel=True, **types)
+    form, kind = theirs.QuantFormat.QOperator, theirs.QuantType.QUInt8
+    theirs.quantize_static(
+        digits, other, Reader(images), form, per_channel=True, activation_type=kind
+    )
+    images_of, runs = np.load(images)[:64], []
+    for path in (digits, out, other):
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        runs.append(session.run(None, {"image": images_of})[0])
+    errors = [float(np.square(run - runs[0]).mean()) for run in runs[1:]]
+    assert errors[0] <= errors[1] * 1.02
+    kinds = [
+        {node.op_type for node in onnx.load(path).graph.node if "QLinear" in node.op_type}
+        for path in (out, other)
+    ]
+    assert {"QLinearConv"} <= kinds[0] & kinds[1]
 
 
 def test_what_is_usual_is_not_refused(digits: Path, images: Path) -> None:

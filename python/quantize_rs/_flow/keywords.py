@@ -118,6 +118,7 @@ class CalibrateKeywords(TypedDict, total=False):
     equalize: bool
     bias_correction: bool
     # Output model
+    output_format: str
     allow_larger: bool
     target: str | None
     # Calibration

@@ -169,7 +169,7 @@ class Model:
 
         Output model
             - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
-              ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+              ``"qoperator"``, ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
             - `allow_larger`: Write the result even if it is larger than the model.
             - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4
               with activations quantized to 8 bits, which is faster.
@@ -208,8 +208,11 @@ class Model:
         parameters = {"weights": weights, "activations": activations}
         found = resolve("Model.plan", parameters, options, keywords)
         activations, target = found["activations"], found["target"]
-        calibrated = activations is not None or (
-            target is not None and found["output_format"] == "qdq"
+        output_format = found["output_format"]
+        calibrated = (
+            activations is not None
+            or output_format == "qoperator"
+            or (target is not None and output_format == "qdq")
         )
         symmetric_alone = found["activation_symmetric"] and not calibrated
         check.reject_unused("without activations", activation_symmetric=symmetric_alone)

@@ -138,7 +138,7 @@ def quantize(
 
     Output model
         - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
-          ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+          ``"qoperator"``, ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
         - `allow_larger`: Write the result even if it is larger than the model.
         - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with
           activations quantized to 8 bits, which is faster.
@@ -375,6 +375,8 @@ def quantize_with_calibration(
           al., ICCV 2019, section 4.2).
 
     Output model
+        - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
+          ``"qoperator"``, ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
         - `allow_larger`: Write the result even if it is larger than the model.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.

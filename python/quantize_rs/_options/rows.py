@@ -326,7 +326,7 @@ ROWS: tuple[Row, ...] = (
         default="qdq",
         nullable=False,
         empty=False,
-        verbs=("quantize",),
+        verbs=("quantize", "calibrate"),
     ),
     Row(
         name="allow_larger",

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
+use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
 
 use crate::check::postconditions;
@@ -16,16 +17,22 @@ use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::options::HalfType;
 use crate::plan::Consumers;
+use crate::rewrite::QOperators;
 use crate::transform::half_precision::{self, HalfChanges, HalfSettings};
 use crate::util::cpu;
 use crate::util::text;
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Format, Plan, QuantizeError, Ranges, Report, rewrite};
+use crate::{Format, Plan, QuantizeError, Ranges, Report, Target, rewrite};
 
 /// The warning about a model for processors with VNNI on a processor without.
 const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate \
     on it, and the model is less accurate here than elsewhere; use target x86-avx2 for processors \
     like this one, and target x86 for others";
+
+/// The warning about operators on integers with signed activations.
+const SLOW_INT8: &str = "activations are int8: on x86, ONNX Runtime runs these operators several \
+    times slower than with uint8, and does not convert them as it does with output_format=qdq; \
+    use activations=uint8";
 
 /// A result that is larger than the model by more is an error. Below this, a model is so small that
 /// its size seldom matters, and quantizing it may have another purpose.
@@ -113,6 +120,9 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
+        if plan.config.output_format == Format::QOperator {
+            quantized.write_qoperators()?;
+        }
         if let Some(half) = plan.config.float_type {
             let found = ranges.as_ref().map(|ranges| &*ranges.magnitudes);
             quantized.narrow(half, found.filter(|found| !found.is_empty()))?;
@@ -190,6 +200,45 @@ impl Plan {
 }
 
 impl Quantized {
+    /// Writes nodes on quantized values as operators on integers, and adds to the notes what stays
+    /// between `QuantizeLinear` and `DequantizeLinear`.
+    fn write_qoperators(&mut self) -> Result<(), QuantizeError> {
+        let microsoft = self.report.config.target != Some(Target::Generic);
+        let (model, found) = rewrite::as_qoperators(&self.model, microsoft)?;
+        let counted = |counts: &BTreeMap<String, usize>| {
+            let each = counts.iter().map(|(name, count)| format!("{name} {count}"));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        let QOperators { written, left } = &found;
+        let total: usize = written.values().sum();
+        match total {
+            0 => self.report.warnings.push(
+                "no node could be written as an operator on integers; the file is as with \
+                 output_format=qdq"
+                    .to_owned(),
+            ),
+            _ => self
+                .report
+                .notes
+                .push(format!("{total} operators on integers: {}", counted(written))),
+        }
+        if !left.is_empty() {
+            let others: usize = left.values().sum();
+            self.report.notes.push(format!(
+                "{others} other nodes compute on dequantized values, as with output_format=qdq: {}",
+                counted(left)
+            ));
+        }
+        let (activations, target) = (self.report.config.activations, self.report.config.target);
+        let on_x86 = matches!(target, None | Some(Target::X86 | Target::X86Avx2));
+        if activations == Some(QType::Int8) && on_x86 && total > 0 {
+            self.report.warnings.push(SLOW_INT8.to_owned());
+        }
+        self.report.bytes_after = model.byte_len();
+        self.model = model;
+        Ok(())
+    }
+
     /// Converts what stays float to 16 bits, and adds to the notes what does not.
     fn narrow(
         &mut self,

@@ -170,7 +170,7 @@ def quantize_static(
         Samples: an object with ``get_next()``, or anything that
         `quantize_rs.quantize_with_calibration` takes.
     quant_format
-        ``QuantFormat.QDQ``; QOperator is not supported.
+        ``QuantFormat.QDQ``, or ``QuantFormat.QOperator`` for QLinearConv and similar operators.
     op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
         Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may be patterns.
     per_channel, reduce_range
@@ -218,10 +218,12 @@ def quantize_static(
     >>> quantize_static(model, "digits.int8.onnx", Reader(), per_channel=True).samples
     32
     """
-    if name_of("quant_format", quant_format, [known.name for known in QuantFormat]) != "QDQ":
-        what = "quant_format is QOperator: QDQ is what runtimes fuse to the same operators"
-        raise OptionError(what, option="quant_format")
     extra = _extra.options(extra_options)
+    if name_of("quant_format", quant_format, [known.name for known in QuantFormat]) != "QDQ":
+        if "output_format" in extra:
+            what = "quant_format is QOperator, and AddQDQPairToWeight is for QDQ"
+            raise OptionError(what, option="quant_format")
+        extra["output_format"] = "qoperator"
     method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
     given = extra.pop("tensor_overrides", None)
     restricted = extra.pop("restricted_asymmetric", False)

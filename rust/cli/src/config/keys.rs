@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, CommandFactory, Id};
+use quantize_rs::Format;
 use quantize_rs::options::{self, Kind, OptionRow, Surface};
 
 use super::node::{At, Node, Wrong};
@@ -268,7 +269,8 @@ impl Keys {
 
     /// Why an option applies to no model of a file.
     pub(super) fn misplaced(&self, option: &Choice, general: &Options) -> String {
-        let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str());
+        let calibrated = self.calibrate.iter().any(|arg| arg.get_id() == option.id.as_str())
+            && !runs_uncalibrated(option);
         let key = &option.key;
         if calibrated && general.iter().any(|option| option.id == ALONE) {
             format!("`{key}` is for models that are calibrated, and `mode` says otherwise")
@@ -352,7 +354,10 @@ impl Keys {
                 *used = true;
                 continue;
             }
-            let Some(arg) = find(&option.id) else { continue };
+            let Some(arg) = find(&option.id).filter(|_| !calibrated || !runs_uncalibrated(option))
+            else {
+                continue;
+            };
             // Options about running samples apply only to models that run on samples.
             if !runs && self.running.contains(arg.get_id()) {
                 continue;
@@ -425,6 +430,14 @@ impl Keys {
             _ => Ok(vec![one(&option.value)?]),
         }
     }
+}
+
+/// Whether an option is an output format that does not go with calibration: as a general option it
+/// is for the other models.
+fn runs_uncalibrated(option: &Choice) -> bool {
+    let Node::Text(name) = &option.value.value else { return false };
+    let format = || name.parse::<Format>().is_ok_and(|format| !format.row().calibrated);
+    option.id == "output_format" && format()
 }
 
 /// Whether an option is a value of `mode` without a flag.

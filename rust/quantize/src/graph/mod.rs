@@ -12,6 +12,7 @@ pub(crate) mod interface;
 pub(crate) mod names;
 pub(crate) mod non_negative;
 pub mod ops;
+pub(crate) mod qlinear;
 mod recurrent_batch;
 pub(crate) mod uses;
 pub(crate) mod value_range;

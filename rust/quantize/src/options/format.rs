@@ -23,6 +23,10 @@ pub enum Format {
     /// Between `QuantizeLinear` and `DequantizeLinear`.
     #[default]
     Qdq,
+    /// Operators on integers with all scales as inputs: `QLinearConv`, `QLinearMatMul` and others.
+    /// What has none is written as in [`Format::Qdq`].
+    #[serde(rename = "qoperator")]
+    QOperator,
     /// Weights in blocks, in ONNX Runtime's `MatMulNBits` and `GatherBlockQuantized`.
     #[serde(rename = "matmul_nbits")]
     MatMulNBits,
@@ -69,6 +73,16 @@ const ROWS: &[FormatRow] = &[
         blocks: Some((16, 4096)),
         calibrated: true,
         since: 1,
+    },
+    FormatRow {
+        format: Format::QOperator,
+        name: "qoperator",
+        about: "QLinearConv and similar operators, for runtimes that do not fuse qdq",
+        weights: Some(&[QType::Int8, QType::UInt8]),
+        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Generic]),
+        blocks: None,
+        calibrated: true,
+        since: 10,
     },
     FormatRow {
         format: Format::MatMulNBits,
@@ -121,7 +135,7 @@ const ROWS: &[FormatRow] = &[
 impl Format {
     /// Every format.
     pub const ALL: &'static [Format] =
-        &[Format::Qdq, Format::MatMulNBits, Format::Dynamic, Format::FakeQuant];
+        &[Format::Qdq, Format::QOperator, Format::MatMulNBits, Format::Dynamic, Format::FakeQuant];
 
     /// What is known of it.
     pub fn row(self) -> &'static FormatRow {
@@ -143,6 +157,19 @@ impl Format {
         if !row.calibrated && config.activations.is_some() {
             return against("activations", "cannot be quantized by calibration here".to_owned());
         }
+        if self == Format::QOperator {
+            match config.activations {
+                None => {
+                    let what = "are float, and operators on integers need quantized activations: \
+                                calibrate, with samples";
+                    return against("activations", what.to_owned());
+                }
+                Some(qtype) if qtype.bits() != 8 || qtype.is_float() => {
+                    return against("activations", format!("are {qtype}, expected int8 or uint8"));
+                }
+                Some(_) => {}
+            }
+        }
         if let (Some(size), Some((least, most))) = (config.block_size, row.blocks)
             && !(size.is_power_of_two() && (least..=most).contains(&size))
         {
@@ -161,7 +188,7 @@ impl Format {
                 names.join(", ")
             };
             // Integer operators have 8 bits.
-            let partial = self != Format::Dynamic;
+            let partial = !matches!(self, Format::Dynamic | Format::QOperator);
             let holds = |found: &WeightType| {
                 let whole = matches!(found, WeightType::Of(_));
                 (whole || partial && found.layout().is_none()) && allowed.contains(&found.qtype())

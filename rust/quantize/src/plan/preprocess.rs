@@ -99,7 +99,7 @@ impl PreprocessedModel {
             None => planning(integers),
         };
         // Training updates biases, and `MatMulNBits` adds its own.
-        let is_qdq = config.output_format == Format::Qdq;
+        let is_qdq = matches!(config.output_format, Format::Qdq | Format::QOperator);
         passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
         passes.retain(|pass| asked || config.equalize || pass.name != EQUALIZE);
         let per_tensor = !config.scales_per_channel() && config.block_size.is_none();

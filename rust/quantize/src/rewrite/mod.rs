@@ -13,6 +13,7 @@ mod lstm;
 mod matmul_common;
 mod matmul_nbits;
 mod qdq;
+mod qoperator;
 mod subgraphs;
 mod writer;
 
@@ -30,6 +31,7 @@ use writer::Writer;
 
 pub use dedup_constants::share;
 pub use float_weights::with_float_weights;
+pub(crate) use qoperator::{QOperators, converted as as_qoperators};
 
 /// How an output format writes quantized values. Each model gets its own instance, which can
 /// remember what it wrote.
@@ -72,6 +74,8 @@ struct WriterRow {
 /// The writers of all output formats.
 const WRITERS: &[WriterRow] = &[
     WriterRow { format: Format::Qdq, start: || Box::new(qdq::Qdq) },
+    // Written as QDQ, and converted afterwards.
+    WriterRow { format: Format::QOperator, start: || Box::new(qdq::Qdq) },
     WriterRow { format: Format::MatMulNBits, start: || Box::new(matmul_nbits::MatMulNBits) },
     WriterRow { format: Format::Dynamic, start: || Box::<dynamic::Dynamic>::default() },
     WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },

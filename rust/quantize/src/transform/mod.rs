@@ -117,6 +117,9 @@ pub(crate) const STORE_INTEGERS: &str = "store_integers";
 /// The pass that scales channels between weights.
 pub(crate) const EQUALIZE: &str = "equalize";
 
+/// The pass that removes unused nodes and constants.
+const REMOVE_UNUSED: &str = "dead";
+
 /// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 
@@ -254,7 +257,7 @@ pub const ALL: &[Pass] = &[
         per_tensor: None,
     },
     Pass {
-        name: "dead",
+        name: REMOVE_UNUSED,
         about: "removes unused nodes and constants",
         stage: PassStage::Optimizing,
         run: remove_unused::run,
@@ -297,6 +300,11 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
         PassStage::Floats => !integers,
     };
     ALL.iter().filter(runs).collect()
+}
+
+/// The model without nodes and constants that nothing reads.
+pub(crate) fn without_unused(model: &Model) -> Result<Model, QuantizeError> {
+    Ok(run(model, &named(&[REMOVE_UNUSED.to_owned()])?, Purpose::Optimizing)?.0)
 }
 
 /// The model with all 16-bit float computations converted to float32.

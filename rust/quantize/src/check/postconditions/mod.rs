@@ -32,6 +32,8 @@ struct FormatCheck {
 /// The checks of all output formats.
 const CHECKS: &[FormatCheck] = &[
     FormatCheck { format: Format::Qdq, model: |_| Ok(()), value: qdq::value },
+    // Checked as QDQ, before the conversion.
+    FormatCheck { format: Format::QOperator, model: |_| Ok(()), value: qdq::value },
     FormatCheck {
         format: Format::MatMulNBits,
         model: matmul_nbits::model,

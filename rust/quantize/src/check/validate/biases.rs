@@ -9,13 +9,13 @@ use std::collections::HashMap;
 use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
-use super::qlinear_ops::twin_of;
 use super::stored::{base_of, qtype_of};
 use super::weights::ObservedRange;
 use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
 use crate::graph::elements::to_f32;
+use crate::graph::qlinear::{Slot, qlinear_of};
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::options::HalfType;
 use crate::{Granularity, QuantizeError, encode};
@@ -84,7 +84,7 @@ fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeEr
 
 /// The input of a node with its bias.
 fn inputs(node: &NodeProto) -> Vec<usize> {
-    match twin_of(node) {
+    match qlinear_of(node) {
         Some(twin) => twin.bias().into_iter().collect(),
         None if node.is_onnx() => {
             (0..node.input.len()).filter(|input| bias_input(node, *input)).collect()
@@ -139,7 +139,7 @@ impl Work<'_, '_> {
     ) -> Result<(), QuantizeError> {
         let Some(bias) = decode(self.after, here, input, found)? else { return Ok(()) };
         let was = self.before.nodes[there];
-        let twin = twin_of(self.after.nodes[here]);
+        let twin = qlinear_of(self.after.nodes[here]);
         let original = match self.before.input(there, twin.map_or(input, |_| 2)) {
             None => vec![0.0; bias.floats.len()],
             Some(id) => {
@@ -276,7 +276,7 @@ fn decode(
     found: &mut Validation,
 ) -> Result<Option<Bias>, QuantizeError> {
     let Some(id) = after.input(node, input) else { return Ok(None) };
-    if twin_of(after.nodes[node]).is_some() {
+    if qlinear_of(after.nodes[node]).is_some() {
         return Ok(integer_bias(after, node, id));
     }
     let float = |proto: &TensorProto| -> Result<_, QuantizeError> {
@@ -337,16 +337,19 @@ fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
 
 /// The scales of a dequantized input, and the largest magnitude that it can have.
 fn comes_back(after: &Graph<'_>, node: usize, input: usize) -> Option<(Vec<f32>, f64)> {
-    let (node, at) = match twin_of(after.nodes[node]) {
-        Some(twin) => (node, twin.input(input)?),
-        None => (dequantizes(after, after.input(node, input)?)?, 0),
+    let (node, scale, zero_point) = match qlinear_of(after.nodes[node]) {
+        Some(twin) => match twin.slot(input)? {
+            Slot::Scaled { scale, zero_point, .. } => (node, scale, zero_point),
+            Slot::Bias(_) | Slot::Plain(_) => return None,
+        },
+        None => (dequantizes(after, after.input(node, input)?)?, 1, 2),
     };
     let constant = |input: usize| {
         let proto = after.constant(after.input(node, input)?)?;
         Some((proto, after.model.tensor(proto).ok()?))
     };
-    let scales = to_f32(&constant(at + 1)?.1)?;
-    let Some((proto, zero)) = constant(at + 2) else { return Some((scales, f64::INFINITY)) };
+    let scales = to_f32(&constant(scale)?.1)?;
+    let Some((proto, zero)) = constant(zero_point) else { return Some((scales, f64::INFINITY)) };
     let zero_point = *points(&zero, scales.len())?.first()?;
     let spec = QSpec::new(qtype_of(proto)?, false, Granularity::PerTensor);
     let params = Params { scale: *scales.first()?, zero_point };

@@ -4,8 +4,8 @@
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
-use super::qlinear_ops::{Twin, twin_of};
 use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
+use crate::graph::qlinear::{QLinear, Slot, qlinear_of};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::MICROSOFT;
 
@@ -15,7 +15,7 @@ enum Reads {
     /// With their zero point; the scale is applied after the multiplication.
     Integers,
     /// With all scales as inputs.
-    WithScales(&'static Twin),
+    WithScales(&'static QLinear),
     /// In blocks, at this input.
     Blocks(usize),
 }
@@ -25,7 +25,7 @@ fn reads(node: &NodeProto) -> Option<Reads> {
         ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
         ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
         ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
-        _ => twin_of(node).map(Reads::WithScales),
+        _ => qlinear_of(node).map(Reads::WithScales),
     }
 }
 
@@ -73,12 +73,13 @@ fn integers(
 fn with_scales(
     after: &Graph<'_>,
     node: &NodeProto,
-    twin: &Twin,
+    twin: &QLinear,
     inputs: &[Option<ValueId>],
 ) -> Vec<Found> {
     let at = |input: usize| inputs.get(input).copied().flatten();
-    let places = (0..).map_while(|input| twin.input(input)).take_while(|at| *at < inputs.len());
-    let constant = |place: usize| {
+    let slots = (0..).map_while(|input| twin.slot(input));
+    let constant = |slot: Slot| {
+        let Slot::Scaled { at: place, scale, zero_point } = slot else { return None };
         let integers = at(place)?;
         let proto = after.constant(integers)?;
         qtype_of(proto)?;
@@ -87,14 +88,14 @@ fn with_scales(
             "Gemm" => usize::from(node.int("transB", 0) == 0),
             _ => proto.dims.len().saturating_sub(1),
         };
-        let scale = at(place + 1).filter(|id| after.constant(*id).is_some());
+        let scale = at(scale).filter(|id| after.constant(*id).is_some());
         let Some(scale) = scale else {
             let why = "its scale is computed at run time".to_owned();
             return Some(Err((after.values[integers].name.to_owned(), why)));
         };
-        Some(Ok(held(after, integers, scale, at(place + 2), axis)))
+        Some(Ok(held(after, integers, scale, at(zero_point), axis)))
     };
-    places.filter(|place| twin.bias() != Some(*place)).filter_map(constant).collect()
+    slots.take_while(|slot| slot.at() < inputs.len()).filter_map(constant).collect()
 }
 
 fn held(

@@ -1,56 +1,15 @@
-//! Operators on integers with all scales as inputs: the operators on floats that they replace, and
-//! the check that both read the same values.
+//! Operators on integers with all scales as inputs: the check that they read the same values as the
+//! operators on floats that they replace.
 
 use quantize_rs_math::QType;
-use quantize_rs_onnx::{AttributeProto, NodeProto};
+use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::Check;
 use super::wiring::{Step, Walk, equal};
 use crate::encode::dequantize::points;
 use crate::graph::elements::{data_type, to_f32};
+use crate::graph::qlinear::{QLinear, ROWS, Slot, qlinear_of};
 use crate::graph::{Graph, ValueId};
-use crate::plan::MICROSOFT;
-
-/// An operator on integers, as runtimes and their tools write it, with its operator on floats.
-pub(super) struct Twin {
-    /// Its name.
-    op_type: &'static str,
-    /// Its domain.
-    domain: &'static str,
-    /// The operator on floats.
-    pub(super) float: &'static str,
-    /// The inputs of the operator on floats, in their order; each except a bias is followed by its
-    /// scale and its zero point.
-    pub(super) inputs: &'static [usize],
-    /// Whether the last of them repeats, as the inputs of a `Concat` do.
-    more: bool,
-    /// The input with the scale of its output, which the zero point follows.
-    output: usize,
-}
-
-const fn twin(
-    (domain, op_type): (&'static str, &'static str),
-    float: &'static str,
-    inputs: &'static [usize],
-    output: usize,
-) -> Twin {
-    Twin { op_type, domain, float, inputs, more: false, output }
-}
-
-/// All operators on integers with scales as inputs.
-const TWINS: &[Twin] = &[
-    twin(("", "QLinearConv"), "Conv", &[0, 3, 8], 6),
-    twin(("", "QLinearMatMul"), "MatMul", &[0, 3], 6),
-    twin((MICROSOFT, "QGemm"), "Gemm", &[0, 3, 6], 7),
-    twin((MICROSOFT, "QLinearAdd"), "Add", &[0, 3], 6),
-    twin((MICROSOFT, "QLinearMul"), "Mul", &[0, 3], 6),
-    twin((MICROSOFT, "QLinearSigmoid"), "Sigmoid", &[0], 3),
-    twin((MICROSOFT, "QLinearLeakyRelu"), "LeakyRelu", &[0], 3),
-    twin((MICROSOFT, "QLinearSoftmax"), "Softmax", &[0], 3),
-    twin((MICROSOFT, "QLinearAveragePool"), "AveragePool", &[0], 3),
-    twin((MICROSOFT, "QLinearGlobalAveragePool"), "GlobalAveragePool", &[0], 3),
-    Twin { more: true, ..twin((MICROSOFT, "QLinearConcat"), "Concat", &[2], 0) },
-];
 
 /// Operators that an operator on integers includes: the range of its result limits the values.
 pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
@@ -58,40 +17,14 @@ pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
 /// The opset since which `Softmax` works along one axis, by default the last.
 const ALONG_ONE_AXIS: i64 = 13;
 
-/// The row of an operator on integers.
-pub(super) fn twin_of(node: &NodeProto) -> Option<&'static Twin> {
-    let same = |twin: &&Twin| {
-        let domain = if node.is_onnx() { "" } else { &node.domain };
-        twin.op_type == node.op_type && twin.domain == domain
-    };
-    TWINS.iter().find(same)
-}
-
 /// Whether an operator on floats has a counterpart with scales as inputs.
 pub(super) fn has_twin(op_type: &str) -> bool {
-    TWINS.iter().any(|twin| twin.float == op_type && !twin.more)
-}
-
-impl Twin {
-    /// The input that holds an input of the operator on floats.
-    pub(super) fn input(&self, input: usize) -> Option<usize> {
-        let last = self.inputs.len().saturating_sub(1);
-        match self.inputs.get(input) {
-            Some(at) => Some(*at),
-            None if self.more => Some(self.inputs[last] + (input - last) * 3),
-            None => None,
-        }
-    }
-
-    /// The input that holds the bias.
-    pub(super) fn bias(&self) -> Option<usize> {
-        self.inputs.get(2).copied()
-    }
+    ROWS.iter().any(|row| row.float == op_type && !row.repeats)
 }
 
 impl Walk<'_, '_> {
     /// Compares an operator with scales as inputs with the operator on floats that it replaces.
-    pub(super) fn twins(&mut self, there: usize, here: usize, twin: &Twin) {
+    pub(super) fn twins(&mut self, there: usize, here: usize, twin: &QLinear) {
         self.pairs.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         if !self.same_attributes(there, here, twin) {
@@ -127,7 +60,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether both have the same attributes, except those that only one has and that are defaults.
-    fn same_attributes(&self, there: usize, here: usize, twin: &Twin) -> bool {
+    fn same_attributes(&self, there: usize, here: usize, twin: &QLinear) -> bool {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let opset = self.before.model.opset("").unwrap_or(ALONG_ONE_AXIS);
         let kernel = self.before.input(there, 1).and_then(|weight| self.before.shape(weight));
@@ -155,9 +88,29 @@ impl Walk<'_, '_> {
         said(was, is) && said(is, was)
     }
 
+    /// Checks that the padding value of integers is their zero point, where the original pads with
+    /// 0.
+    pub(super) fn padding(&mut self, there: usize, here: usize, value: ValueId) {
+        let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
+        let original = match self.before.input(there, 2) {
+            Some(id) => number(self.before, id),
+            None => Some(was.float("value", 0.0)),
+        };
+        let output = self.after.output(here, 0);
+        let zero_point = output.and_then(|id| zero_point_of(self.after, id));
+        let (Some(original), Some(zero_point)) = (original, zero_point) else {
+            return self.found.skip(is.named(), "its padding value is computed at run time");
+        };
+        if original != 0.0 || integers_of(self.after, value) != Some(zero_point) {
+            let name = self.after.values[value].name;
+            let what = format!("it pads with `{name}`, which is not the zero point of its input");
+            self.found.problem(Check::Connectivity, is.named(), what);
+        }
+    }
+
     /// Whether the output of an operator on integers stays within the range of a `Relu` or `Clip`
     /// of the original that has no other counterpart.
-    pub(super) fn folded(&mut self, there: usize, here: usize, twin: &Twin) {
+    pub(super) fn folded(&mut self, there: usize, here: usize, twin: &QLinear) {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let Some((min, max)) = limits(self.before, there) else {
             return self.found.skip(was.named(), "its limits are computed at run time");
@@ -175,6 +128,48 @@ impl Walk<'_, '_> {
             self.found.problem(Check::Scale, is.named(), what);
         }
     }
+}
+
+/// Whether a node pads integers.
+pub(super) fn pads_integers(after: &Graph<'_>, node: usize) -> bool {
+    let proto = after.nodes[node];
+    let dtype = || after.input(node, 2).and_then(|value| after.dtype(value));
+    proto.is_onnx()
+        && proto.op_type == "Pad"
+        && matches!(dtype(), Some(DataType::Int8 | DataType::UInt8))
+}
+
+/// The zero point with which a value is read, past nodes that move integers; 0 if it is omitted.
+fn zero_point_of(after: &Graph<'_>, mut id: ValueId) -> Option<Vec<i32>> {
+    let elements = |zero_point: Option<ValueId>| match zero_point {
+        Some(id) => integers_of(after, id),
+        None => Some(vec![0]),
+    };
+    // No chain is longer than the graph.
+    for _ in 0..=after.nodes.len() {
+        let consumer = after.values[id].consumers.first()?;
+        let node = after.nodes[consumer.node];
+        if node.is_onnx() && node.op_type == "DequantizeLinear" {
+            return elements(after.input(consumer.node, 2));
+        }
+        let Some(row) = qlinear_of(node) else {
+            id = after.output(consumer.node, 0)?;
+            continue;
+        };
+        let slots = (0..node.input.len()).map_while(|input| row.slot(input));
+        let mut of_value = slots.filter(|slot| slot.at() == consumer.input);
+        return match of_value.next()? {
+            Slot::Scaled { zero_point, .. } => elements(after.input(consumer.node, zero_point)),
+            Slot::Bias(_) | Slot::Plain(_) => None,
+        };
+    }
+    None
+}
+
+/// The elements of a constant of integers.
+fn integers_of(graph: &Graph<'_>, id: ValueId) -> Option<Vec<i32>> {
+    let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
+    points(&tensor, tensor.elements())
 }
 
 /// Whether an attribute has its default value.
@@ -209,9 +204,9 @@ fn limits(before: &Graph<'_>, node: usize) -> Option<(f64, f64)> {
 }
 
 /// The scale of the output of an operator on integers, and its smallest and largest value.
-fn reaches(after: &Graph<'_>, node: usize, twin: &Twin) -> Option<(f32, f64, f64)> {
-    let scale = number(after, after.input(node, twin.output)?)?;
-    let (dtype, zero_point) = match after.input(node, twin.output + 1) {
+fn reaches(after: &Graph<'_>, node: usize, twin: &QLinear) -> Option<(f32, f64, f64)> {
+    let scale = number(after, after.input(node, twin.output?)?)?;
+    let (dtype, zero_point) = match after.input(node, twin.output? + 1) {
         Some(id) => {
             let tensor = after.model.tensor(after.constant(id)?).ok()?;
             (tensor.dtype, *points(&tensor, 1)?.first()?)

@@ -8,6 +8,7 @@ use std::collections::HashSet;
 
 use super::stored::{Form, Stored};
 use crate::encode::dequantize::Decoded;
+use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Producer, ValueId};
 
@@ -84,12 +85,15 @@ pub(super) fn smoothing(
         let original = &before.values[before.value(name)?];
         product = before.nodes[original.consumers.first()?.node];
     }
-    let summed = match product.op_type.as_str() {
+    let row = qlinear_of(product);
+    let operator = row.map_or(product.op_type.as_str(), |row| row.float);
+    let weight = row.map_or(Some(1), |row| row.input(1));
+    let summed = match operator {
         "MatMul" if shape.len() == 2 => 0,
         "Gemm" => usize::from(product.int("transB", 0) != 0),
         _ => return None,
     };
-    let mut value = after.input(consumer.node, 0).filter(|_| consumer.input == 1)?;
+    let mut value = after.input(consumer.node, 0).filter(|_| Some(consumer.input) == weight)?;
     let producer = loop {
         let Producer::Node { node, .. } = after.values[value].producer else { return None };
         match after.nodes[node].op_type.as_str() {

@@ -10,7 +10,6 @@ use quantize_rs_math::{Params, SumGroups, metrics};
 use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::grid::Grid;
-use super::qlinear_ops::twin_of;
 use super::reference::{Reference, scaled, smoothing, turned, turns};
 use super::rounding::Sums;
 use super::stored::{Form, Stored};
@@ -19,6 +18,7 @@ use crate::QuantizeError;
 use crate::encode::dequantize::Decoded;
 use crate::encode::mark;
 use crate::graph::elements::to_f32;
+use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
@@ -436,8 +436,8 @@ impl Pair<'_> {
         let shape = &self.decoded.shape;
         for consumer in &self.after.values[self.stored.read].consumers {
             let node = self.after.nodes[consumer.node];
-            let twin = twin_of(node);
-            let weight = twin.map_or(1, |twin| twin.inputs.get(1).copied().unwrap_or(0));
+            let twin = qlinear_of(node);
+            let weight = twin.map_or(1, |twin| twin.input(1).unwrap_or(0));
             let operator = twin.map_or(&*node.op_type, |twin| twin.float);
             let axis = match operator {
                 "Conv" => 0,

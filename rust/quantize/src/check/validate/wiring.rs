@@ -5,10 +5,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
 
-use super::qlinear_ops::{FOLDED, has_twin, twin_of};
+use super::qlinear_ops::{FOLDED, has_twin, pads_integers};
 use super::replaced::REPLACED;
 use super::stored::{Stored, base_of};
 use super::{Check, Validation};
+use crate::graph::qlinear::qlinear_of;
 use crate::graph::{Graph, Producer, ValueId};
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
@@ -88,11 +89,11 @@ impl Walk<'_, '_> {
                 let (was, is) = (self.before.nodes[n], self.after.nodes[m]);
                 if same_operator(was, is) && a == b {
                     self.nodes(n, m);
-                } else if let Some(twin) = twin_of(is).filter(|twin| twin.float == was.op_type) {
+                } else if let Some(twin) = qlinear_of(is).filter(|twin| twin.float == was.op_type) {
                     self.twins(n, m, twin);
                 } else if FOLDED.contains(&was.op_type.as_str())
                     && was.is_onnx()
-                    && let Some(twin) = twin_of(is)
+                    && let Some(twin) = qlinear_of(is)
                     && let Some(there) = self.before.input(n, 0)
                 {
                     self.folded(n, m, twin);
@@ -146,6 +147,9 @@ impl Walk<'_, '_> {
         for input in 0..was.input.len().max(is.input.len()) {
             let (a, b) = (self.before.input(there, input), self.after.input(here, input));
             match (a, b) {
+                (_, Some(b)) if input == 2 && pads_integers(self.after, here) => {
+                    self.padding(there, here, b);
+                }
                 (Some(a), Some(b)) => {
                     if is_float_product(is) && self.reads_codes(b) {
                         let read = self.after.values[b].name;

@@ -51,6 +51,12 @@ const PLANS: &[PlanRow] = &[
         form: |_, _, _, _| Ok(None),
     },
     PlanRow {
+        format: Format::QOperator,
+        otherwise: Format::Qdq,
+        float_weights: |_, _| BTreeSet::new(),
+        form: |_, _, _, _| Ok(None),
+    },
+    PlanRow {
         format: Format::MatMulNBits,
         otherwise: Format::Qdq,
         float_weights: |_, _| BTreeSet::new(),
