@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import logging
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
+import onnxruntime
 import onnxruntime.quantization as theirs
 import pytest
+from onnx import helper
 from readers import Reader, Strided
 
 import quantize_rs
@@ -172,6 +176,116 @@ def test_what_would_come_out_otherwise_is_refused(
     with pytest.raises(OptionError, match=said):
         static(digits, images, extra_options=extra)
     assert not digits.with_name("o.onnx").exists()
+
+
+def pairs(path: Path) -> dict[str, list[str]]:
+    """Return the readers of each dequantized activation."""
+    graph = onnx.load(path).graph
+    codes = {node.output[0] for node in graph.node if node.op_type == "QuantizeLinear"}
+    found = {
+        node.output[0]: [
+            other.name or other.op_type
+            for other in graph.node
+            for name in other.input
+            if name == node.output[0]
+        ]
+        for node in graph.node
+        if node.op_type == "DequantizeLinear" and node.input[0] in codes
+    }
+    return {name: readers for name, readers in found.items() if readers}
+
+
+def residual(folder: Path) -> Path:
+    """Save a network in which three nodes read one value."""
+    rng = np.random.default_rng(3)
+    weights = {f"w{index}": rng.normal(size=(8, 8, 3, 3)) / 8 for index in range(3)}
+    weights["b"] = rng.normal(size=8)
+
+    def conv(inputs: str, output: str) -> onnx.NodeProto:
+        return helper.make_node("Conv", inputs.split(), [output], output, pads=[1, 1, 1, 1])
+
+    nodes = [
+        conv("x w0 b", "a"),
+        conv("a w1", "c"),
+        conv("a w2", "d"),
+        helper.make_node("Add", ["c", "d"], ["e"], "e"),
+        helper.make_node("Add", ["e", "a"], ["f"], "f"),
+        helper.make_node("Relu", ["f"], ["r"], "r"),
+        helper.make_node("Softmax", ["r"], ["y"], "y", axis=1),
+    ]
+    path = folder / "residual.onnx"
+    path.write_bytes(graphs.built(nodes, weights, [1, 8, 6, 6]))
+    return path
+
+
+SAMPLES = [
+    {"x": np.random.default_rng(seed).normal(size=(1, 8, 6, 6)).astype(np.float32)}
+    for seed in range(8)
+]
+
+
+def test_every_reader_has_a_pair_of_its_own(tmp_path: Path) -> None:
+    model, out, shared = residual(tmp_path), tmp_path / "o.onnx", tmp_path / "shared.onnx"
+    ours.quantize_static(model, shared, SAMPLES)
+    ours.quantize_static(model, out, SAMPLES, extra_options={"DedicatedQDQPair": True})
+    assert max(len(readers) for readers in pairs(shared).values()) > 1
+    assert {len(readers) for readers in pairs(out).values()} == {1}
+    readers = [sorted(chain.from_iterable(pairs(path).values())) for path in (shared, out)]
+    assert readers[0] == readers[1]
+    runs = [
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, SAMPLES[0])
+        for path in (shared, out)
+    ]
+    assert np.array_equal(runs[0][0], runs[1][0])
+    assert quantize_rs.validate(model, out).passed
+
+
+def test_biases_stay_float_if_they_are_not_to_be_quantized(tmp_path: Path) -> None:
+    model, out = residual(tmp_path), tmp_path / "o.onnx"
+    report = ours.quantize_static(model, out, SAMPLES, extra_options={"QuantizeBias": False})
+    [bias] = [value for value in report.values if value.name == "b"]
+    assert not bias.quantized
+    assert bias.why == "not quantized: bias, which quantize_bias leaves in float"
+    types = {tensor.data_type for tensor in onnx.load(out).graph.initializer}
+    assert onnx.TensorProto.INT32 not in types
+    assert quantize_rs.validate(model, out).passed
+    exact, found = (
+        onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]).run(None, SAMPLES[0])
+        for path in (model, out)
+    )
+    assert np.abs(exact[0] - found[0]).max() < 0.02
+    with pytest.raises(OptionError, match="adds biases in float"):
+        quantize_rs.quantize_with_calibration(
+            model, None, SAMPLES, target="tensorrt", quantize_bias=True
+        )
+
+
+def test_outputs_of_a_type_stay_float_where_nothing_on_integers_reads_them(tmp_path: Path) -> None:
+    model, out = residual(tmp_path), tmp_path / "o.onnx"
+
+    def quantized(**extra: Any) -> set[str]:
+        options = {"ForceQuantizeNoInputCheck": True, **extra}
+        report = ours.quantize_static(model, out, SAMPLES, extra_options=options)
+        assert quantize_rs.validate(model, out).passed
+        return {value.name for value in report.activations if value.quantized}
+
+    usual = quantized()
+    assert {"a", "y"} <= usual
+    assert usual - quantized(OpTypesToExcludeOutputQuantization=["Softmax", "Conv"]) == {"y"}
+    with pytest.raises(OptionError, match="not an operator that is quantized"):
+        quantized(OpTypesToExcludeOutputQuantization=["Konv"])
+
+
+def test_types_of_weights_are_overridden_in_dynamic_too(digits: Path) -> None:
+    out = digits.with_name("o.onnx")
+    given = {"fc1.weight": [{"quant_type": ours.QuantType.QUInt8}]}
+    report = ours.quantize_dynamic(digits, out, extra_options={"TensorQuantOverrides": given})
+    types = {value.name: value.qtype for value in report.weights}
+    assert types["fc1.weight"] == "uint8"
+    assert types["fc2.weight"] == "int8"
+    given = {"image": [{"quant_type": ours.QuantType.QUInt8}]}
+    with pytest.raises(OptionError, match="is not a weight"):
+        ours.quantize_dynamic(digits, out, extra_options={"TensorQuantOverrides": given})
 
 
 def test_options_without_effect_are_a_warning_and_change_nothing(

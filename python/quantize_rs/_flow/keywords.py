@@ -103,6 +103,8 @@ class CalibrateKeywords(TypedDict, total=False):
     activation_types: Mapping[str, str] | None
     activation_symmetric: bool
     min_range: float | None
+    quantize_bias: bool | None
+    float_outputs: Iterable[str] | None
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -121,6 +123,7 @@ class CalibrateKeywords(TypedDict, total=False):
     output_format: str
     allow_larger: bool
     target: str | None
+    dedicated_qdq_pairs: bool
     # Calibration
     ranges: Ranges | str | os.PathLike[str] | None
     limit: int | None
@@ -173,6 +176,8 @@ class PlanKeywords(TypedDict, total=False):
     activation_types: Mapping[str, str] | None
     activation_symmetric: bool
     min_range: float | None
+    quantize_bias: bool | None
+    float_outputs: Iterable[str] | None
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -197,6 +202,7 @@ class PlanKeywords(TypedDict, total=False):
     float_type: str | None
     dynamic_lstm: bool
     target: str | None
+    dedicated_qdq_pairs: bool
 
     # Aliases: other names of the same options.
     precision: str | None  # weights

@@ -134,6 +134,10 @@ class Model:
             - `min_range`: Widen narrower ranges of activations to this width, by raising their
               upper end: an activation that hardly varied in calibration then keeps a coarser scale
               that covers more.
+            - `quantize_bias`: Quantize the biases of operators that compute on integers, to int32
+              in the scale of the products.
+            - `float_outputs`: Leave the outputs of operators of these types in float, unless an
+              operator that computes on integers reads them.
 
         Layers
             - `exclude`: Leave these weights and nodes in float: names, patterns with `*`, `?` and
@@ -180,6 +184,8 @@ class Model:
               `DynamicQuantizeLSTM`.
             - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
               ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+            - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
+              `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
 
         https://github.com/quantize-rs/quantize-rs/blob/main/docs/options.md
         describes every option in full.

@@ -220,6 +220,13 @@ class QuantizeOptions:
         Widen narrower ranges of activations to this width, by raising their upper end: an
         activation that hardly varied in calibration then keeps a coarser scale that covers more.
         Default: ranges stay as observed.
+    quantize_bias : bool | None
+        Quantize the biases of operators that compute on integers, to int32 in the scale of the
+        products. False leaves them in float, for runtimes that add biases to dequantized products.
+        Default: as the target expects: True, but False for tensorrt and openvino.
+    float_outputs : Iterable[str] | None
+        Leave the outputs of operators of these types in float, unless an operator that computes on
+        integers reads them. Default: None.
     exclude : Iterable[str] | None
         Leave these weights and nodes in float: names, patterns with `*`, `?` and `[...]`, regular
         expressions after `re:`, or operator types. Default: None.
@@ -310,6 +317,10 @@ class QuantizeOptions:
         which types, and brings the zero points that the runtime needs. By default ONNX Runtime on a
         current x86. One of ``"x86"``, ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``,
         ``"qnn"``, ``"generic"``. Default: as x86.
+    dedicated_qdq_pairs : bool
+        Give every operator that reads a quantized activation its own `QuantizeLinear` and
+        `DequantizeLinear`, for compilers that expect this. Otherwise all of them read one pair,
+        which is smaller and computes the same. Default: False.
     calibration : CalibrationOptions
         The samples, and how ranges follow from them.
     accuracy : AccuracyControl
@@ -348,6 +359,8 @@ class QuantizeOptions:
     activation_types: Mapping[str, str] | None = None
     activation_symmetric: bool = False
     min_range: float | None = None
+    quantize_bias: bool | None = None
+    float_outputs: Iterable[str] | None = None
     exclude: Iterable[str] | None = None
     include: Iterable[str] | None = None
     min_elements: int = 0
@@ -369,6 +382,7 @@ class QuantizeOptions:
     float_type: str | None = None
     dynamic_lstm: bool = False
     target: str | None = None
+    dedicated_qdq_pairs: bool = False
     calibration: CalibrationOptions = CalibrationOptions()
     accuracy: AccuracyControl = AccuracyControl()
     run: RunOptions = RunOptions()

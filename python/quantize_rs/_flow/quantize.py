@@ -350,6 +350,10 @@ def quantize_with_calibration(
         - `min_range`: Widen narrower ranges of activations to this width, by raising their upper
           end: an activation that hardly varied in calibration then keeps a coarser scale that
           covers more.
+        - `quantize_bias`: Quantize the biases of operators that compute on integers, to int32 in
+          the scale of the products.
+        - `float_outputs`: Leave the outputs of operators of these types in float, unless an
+          operator that computes on integers reads them.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
@@ -380,6 +384,8 @@ def quantize_with_calibration(
         - `allow_larger`: Write the result even if it is larger than the model.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+        - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
+          `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
 
     Calibration
         - `ranges`: Ranges of an earlier calibration, instead of samples.

@@ -120,6 +120,10 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
+        if plan.config.dedicated_qdq_pairs {
+            quantized.model = rewrite::with_dedicated_pairs(&quantized.model)?;
+            quantized.report.bytes_after = quantized.model.byte_len();
+        }
         if plan.config.output_format == Format::QOperator {
             quantized.write_qoperators()?;
         }

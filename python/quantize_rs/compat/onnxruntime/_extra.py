@@ -53,6 +53,17 @@ def _refused(why: str, *, usual: Any = False, beside: str | None = None) -> Tran
     return translate
 
 
+def _without_effect(name: str, why: str) -> Translate:
+    """Warn that an option has no effect here, and why."""
+
+    def translate(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+        if not _is(value, False):
+            _log.warning("extra_options[%r] has no effect here: %s", name, why)
+        return {}
+
+    return translate
+
+
 def _chosen(name: str, why: str, *, usual: Any, beside: str) -> Translate:
     """Warn that a value other than the usual one is not used, if `beside` is on."""
 
@@ -102,12 +113,21 @@ def _smooth(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None else {"smooth": bool(value)}
 
 
+def _float_outputs(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    return {"float_outputs": list(value)} if value else {}
+
+
+def _quantize_bias(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    return {} if value is None or value else {"quantize_bias": False}
+
+
 def _overrides(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {"tensor_overrides": value} if value else {}
 
 
-_OVERRIDES = _refused("there are no activations to override: quantize_static has it")
-_REAL_RANGE = _refused("it widens ranges of activations, which are found when the model runs")
+_REAL_RANGE = _without_effect(
+    "MinimumRealRange", "ranges of activations are found when the model runs"
+)
 
 EXTRA: dict[str, Row] = {
     "ActivationSymmetric": Row(_sets(activation_symmetric=True), _idle()),
@@ -115,16 +135,18 @@ EXTRA: dict[str, Row] = {
     "WeightSymmetric": Row(_symmetric, _symmetric),
     "EnableSubgraph": Row(_done, _done),
     "ForceQuantizeNoInputCheck": Row(
-        _sets(target="qnn"), _refused("only the inputs of compute ops are quantized")
+        _sets(target="qnn"),
+        _without_effect(
+            "ForceQuantizeNoInputCheck",
+            "only what MatMul, Gemm and Conv read is quantized when the model runs",
+        ),
     ),
     "MatMulConstBOnly": Row(
         _idle(), _refused("a MatMul of two activations computes in float", usual=True)
     ),
     "AddQDQPairToWeight": Row(_sets(output_format="fake_quant"), _idle()),
-    "OpTypesToExcludeOutputQuantization": Row(
-        _refused("the target decides which outputs are quantized"), _idle()
-    ),
-    "DedicatedQDQPair": Row(_refused("all consumers of a value share one pair"), _idle()),
+    "OpTypesToExcludeOutputQuantization": Row(_float_outputs, _idle()),
+    "DedicatedQDQPair": Row(_sets(dedicated_qdq_pairs=True), _idle()),
     "QDQOpTypePerChannelSupportToAxis": Row(_axes, _idle()),
     "CalibTensorRangeSymmetric": Row(_sets(symmetric_ranges=True), _idle()),
     "CalibStridedMinMax": Row(_stride, _idle()),
@@ -132,14 +154,7 @@ EXTRA: dict[str, Row] = {
     "CalibMovingAverageConstant": Row(_idle(0.01), _idle(0.01)),
     "CalibMaxIntermediateOutputs": Row(_done, _idle()),
     "CalibPercentile": Row(_percentile, _idle(99.999)),
-    "QuantizeBias": Row(
-        _refused(
-            "biases are int32 if the runtime fuses them; the targets tensorrt and openvino of "
-            "quantize_rs.quantize_with_calibration keep them float",
-            usual=True,
-        ),
-        _idle(True),
-    ),
+    "QuantizeBias": Row(_quantize_bias, _idle(True)),
     "SmoothQuant": Row(_smooth, _idle()),
     "SmoothQuantAlpha": Row(
         _chosen(
@@ -161,7 +176,7 @@ EXTRA: dict[str, Row] = {
     ),
     "UseQDQContribOps": Row(_done, _idle()),
     "MinimumRealRange": Row(_min_range, _REAL_RANGE),
-    "TensorQuantOverrides": Row(_overrides, _OVERRIDES),
+    "TensorQuantOverrides": Row(_overrides, _overrides),
     "QDQKeepRemovableActivations": Row(_done, _idle()),
     "QDQDisableWeightAdjustForInt32Bias": Row(
         _refused("without it, a bias that does not fit into int32 would be wrong"), _idle()

@@ -60,9 +60,11 @@ def read(
     given: Mapping[str, Any] | None,
     weights: Collection[str],
     values: Collection[str],
-    usual: str,
+    usual: str | None,
 ) -> Overrides:
-    """Return the options for overrides; `usual` is the type of other activations.
+    """Return the options for overrides.
+
+    `usual` is the type of other activations, or None if they are quantized when the model runs.
 
     Raises
     ------
@@ -80,6 +82,9 @@ def read(
             _check(name, entry, is_weight=name in weights)
         if name in weights:
             _weight(found, name, entries)
+        elif usual is None:
+            what = "is not a weight: activations are quantized when the model runs"
+            raise _wrong(name, what)
         else:
             _activation(found, name, entries, usual)
     return found

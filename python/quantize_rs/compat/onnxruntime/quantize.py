@@ -313,9 +313,11 @@ def quantize_dynamic(
     if "MatMul" in types and "Gemm" not in types:
         types.append("Gemm")
     extra = {"output_format": "dynamic"} | _extra.options(extra_options, dynamic=True)
+    given = extra.pop("tensor_overrides", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
+    options |= _overrides.read(given, *tensors_of(model), None).options()
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)

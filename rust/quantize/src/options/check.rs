@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quantize_rs_math::{QType, WeightMethod};
 
 use super::config::signed;
-use super::target::Placement;
+use super::target::{Bias, Placement};
 use super::{Config, Format, OptionRow, Override, Target, WeightType, Width};
 use crate::QuantizeError;
 
@@ -42,6 +42,7 @@ impl Config {
             let what = format!("gives `{text}` int32, expected a type of 2 to 16 bits");
             return Err(QuantizeError::option("layer_types", what));
         }
+        self.check_activation_options()?;
         self.check_layout()?;
         self.check_readers()?;
         self.check_zeros()?;
@@ -67,6 +68,20 @@ impl Config {
             },
             Some(activations) => self.check_types(activations),
         }
+    }
+
+    /// Refuses options of activations that the target or the output format does not allow.
+    fn check_activation_options(&self) -> Result<(), QuantizeError> {
+        let target = self.target.unwrap_or(Target::X86);
+        if self.quantize_bias == Some(true) && target.profile().bias == Bias::Float {
+            let what = format!("is true, but {target} adds biases in float");
+            return Err(QuantizeError::option("quantize_bias", what));
+        }
+        if self.dedicated_qdq_pairs && self.output_format != Format::Qdq {
+            let what = format!("is true, but output_format is {}", self.output_format);
+            return Err(QuantizeError::option("dedicated_qdq_pairs", what));
+        }
+        Ok(())
     }
 
     /// Refuses entries that answer nothing, and answers that could not be options of the whole.

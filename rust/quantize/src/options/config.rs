@@ -443,6 +443,35 @@ options! {
         example: "bias_correction=False",
     };
 
+    /// Quantize the biases of operators that compute on integers, to int32 in the scale of the
+    /// products. False leaves them in float, for runtimes that add biases to dequantized products.
+    option quantize_bias: Option<bool> = None => {
+        default_text: Some("as the target expects: true, but false for tensorrt and openvino"),
+        verbs: WITH_ACTIVATIONS,
+        group: Group::Activations,
+        example: "quantize_bias=False",
+        flag: Flag { value_name: Some("BOOL"), ..Flag::PLAIN },
+    };
+
+    /// Leave the outputs of operators of these types in float, unless an operator that computes on
+    /// integers reads them.
+    option float_outputs: Vec<String> = Vec::new() => {
+        verbs: WITH_ACTIVATIONS,
+        group: Group::Activations,
+        python_type: Some("Iterable[str] | None"),
+        example: "float_outputs=[\"Softmax\"]",
+        flag: Flag { value_name: Some("OP_TYPE"), ..Flag::PLAIN },
+    };
+
+    /// Give every operator that reads a quantized activation its own `QuantizeLinear` and
+    /// `DequantizeLinear`, for compilers that expect this. Otherwise all of them read one pair,
+    /// which is smaller and computes the same.
+    option dedicated_qdq_pairs: bool = false => {
+        verbs: WITH_ACTIVATIONS,
+        group: Group::Output,
+        example: "dedicated_qdq_pairs=True",
+    };
+
     /// Give some layers of a language model 8 bits where weights get fewer, by their place in it:
     /// for models that are too large to measure each layer. `layer_bits`, `layer_types` and
     /// `overrides` take precedence.
@@ -526,7 +555,11 @@ impl Config {
 
     /// What the runtime that the model is made for takes and wants.
     pub fn profile(&self) -> &'static Profile {
-        self.target.unwrap_or(Target::X86).profile()
+        let target = self.target.unwrap_or(Target::X86);
+        match self.quantize_bias {
+            Some(false) => target.profile_with_float_biases(),
+            _ => target.profile(),
+        }
     }
 
     /// How the scales of a weight are chosen. Those of convolutions keep their range: the least

@@ -42,7 +42,7 @@ pub enum Target {
 
 /// What a runtime takes and what it wants.
 #[allow(clippy::struct_excessive_bools)] // a runtime does each or does not
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Profile {
     /// The runtime.
     pub target: Target,
@@ -196,6 +196,17 @@ const TABLE: [Profile; 7] = [
     },
 ];
 
+/// The rows with float biases, as `quantize_bias=False` asks for.
+static WITH_FLOAT_BIASES: [Profile; TABLE.len()] = {
+    let mut rows = TABLE;
+    let mut i = 0;
+    while i < rows.len() {
+        rows[i].bias = Bias::Float;
+        i += 1;
+    }
+    rows
+};
+
 const ALL: [Target; TABLE.len()] = {
     let mut all = [Target::X86; TABLE.len()];
     let mut i = 0;
@@ -213,6 +224,11 @@ impl Target {
     /// What the runtime takes and wants.
     pub const fn profile(self) -> &'static Profile {
         &TABLE[self as usize]
+    }
+
+    /// As [`Target::profile`], with biases that stay float.
+    pub(crate) fn profile_with_float_biases(self) -> &'static Profile {
+        &WITH_FLOAT_BIASES[self as usize]
     }
 
     /// Its name in options: `x86-avx2`.

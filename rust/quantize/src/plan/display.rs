@@ -120,7 +120,15 @@ impl fmt::Display for KeepReason {
             }
             KeepReason::Empty => f.write_str("has no elements"),
             KeepReason::Bias => f.write_str("bias of a node that computes in float"),
-            KeepReason::FloatBias { target } => write!(f, "bias, which {target} takes in float"),
+            KeepReason::FloatBias { target: Some(target) } => {
+                write!(f, "bias, which {target} takes in float")
+            }
+            KeepReason::FloatBias { target: None } => {
+                f.write_str("bias, which quantize_bias leaves in float")
+            }
+            KeepReason::FloatOutput { op_type } => {
+                write!(f, "output of {op_type}, which float_outputs leaves in float")
+            }
             KeepReason::AlsoReadBy { node } => {
                 write!(f, "also read by {node}, which needs it in float")
             }

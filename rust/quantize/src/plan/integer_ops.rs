@@ -78,7 +78,8 @@ impl ActivationContext<'_, '_> {
         let undecided = |bias: &ValueId| {
             matches!(decisions.get(*bias), Some(Decision::KeepFloat(KeepReason::Bias)))
         };
-        let kept = Decision::KeepFloat(KeepReason::FloatBias { target: self.profile.name });
+        let target = (self.config.quantize_bias != Some(false)).then_some(self.profile.name);
+        let kept = Decision::KeepFloat(KeepReason::FloatBias { target });
         let bias = bias.filter(undecided);
         bias.map(|bias| Outcome::revise(bias, kept)).unwrap_or_default()
     }
@@ -160,6 +161,7 @@ impl ActivationContext<'_, '_> {
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
+            && self.profile.bias == Bias::Int32
             && self.profile.placement == Placement::WeightedAndInterior
             && self.has_kernels(&[input])
             && graph

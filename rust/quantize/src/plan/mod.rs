@@ -17,6 +17,7 @@ mod display;
 mod excluded_nodes;
 mod fallback;
 pub(crate) mod float32;
+mod float_outputs;
 mod formats;
 mod integer_ops;
 mod joined_inputs;
@@ -269,8 +270,13 @@ pub enum KeepReason {
     Bias,
     /// It is a bias, which the runtime expects in float.
     FloatBias {
-        /// The runtime.
-        target: &'static str,
+        /// The runtime; `None` if the options leave biases in float.
+        target: Option<&'static str>,
+    },
+    /// It is the output of an operator whose outputs the options leave in float.
+    FloatOutput {
+        /// The type of the operator.
+        op_type: String,
     },
     /// Another consumer needs it in float.
     AlsoReadBy {
@@ -397,6 +403,7 @@ impl Plan {
         };
         let decisions = rules::decide(&context);
         let mut plan = Plan::from_decisions(graph, &constants, config.clone(), decisions);
+        plan = plan.without_float_outputs(graph)?;
         plan.overrides = selection.decided(graph, &constants);
         plan.overrides
             .retain(|name, _| plan.values.iter().any(|v| v.name == *name && v.is_quantized()));

@@ -4,6 +4,7 @@
 //! Nothing is decided here. This module imports the modules up to `encode`.
 
 mod corrections;
+mod dedicated_pairs;
 mod dedup_constants;
 mod dynamic;
 mod fake_quant;
@@ -29,6 +30,7 @@ use crate::options::Format;
 use crate::plan::{Plan, Source, ValuePlan};
 use writer::Writer;
 
+pub(crate) use dedicated_pairs::with_dedicated_pairs;
 pub use dedup_constants::share;
 pub use float_weights::with_float_weights;
 pub(crate) use qoperator::{QOperators, converted as as_qoperators};

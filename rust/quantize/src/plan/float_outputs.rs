@@ -1,0 +1,53 @@
+//! Outputs of operators that an option leaves in float.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::{KeepReason, Plan, Source};
+use crate::QuantizeError;
+use crate::graph::{Graph, Producer, ValueId, ops};
+
+/// Functions that are computed with the operator before them.
+const FUNCTIONS: [&str; 2] = ["Relu", "Clip"];
+
+impl Plan {
+    /// The plan without outputs of operators in `float_outputs` that no operator on integers reads.
+    ///
+    /// # Errors
+    /// The option names an operator that is never quantized.
+    pub(super) fn without_float_outputs(self, graph: &Graph<'_>) -> Result<Plan, QuantizeError> {
+        if self.config.float_outputs.is_empty() {
+            return Ok(self);
+        }
+        let unknown = |op_type: &&String| !ops::op_types().any(|known| known == op_type.as_str());
+        if let Some(op_type) = self.config.float_outputs.iter().find(unknown) {
+            let what = format!("names `{op_type}`, which is not an operator that is quantized");
+            return Err(QuantizeError::option("float_outputs", what));
+        }
+        let on_integers: &BTreeSet<usize> = &self.on_integers;
+        let wanted = |value: ValueId| {
+            let mut consumers = graph.values[value].consumers.iter();
+            consumers.any(|consumer| on_integers.contains(&consumer.node))
+        };
+        let left = self.quantized().filter(|(_, how)| how.source == Source::Observed);
+        let left: HashMap<String, KeepReason> = left
+            .filter_map(|(value, _)| {
+                let id = graph.value(&value.name)?;
+                let op_type = self.named_producer(graph, id)?;
+                (!wanted(id)).then(|| (value.name.clone(), KeepReason::FloatOutput { op_type }))
+            })
+            .collect();
+        Ok(self.without(left).into_owned())
+    }
+
+    /// The type of the operator that computes a value, if `float_outputs` names it; with an
+    /// activation function, that of the function or of the operator before it.
+    fn named_producer(&self, graph: &Graph<'_>, value: ValueId) -> Option<String> {
+        let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+        let op_type = &graph.nodes[node].op_type;
+        if self.config.float_outputs.contains(op_type) {
+            return Some(op_type.clone());
+        }
+        let before = graph.input(node, 0).filter(|_| FUNCTIONS.contains(&op_type.as_str()))?;
+        self.named_producer(graph, before)
+    }
+}
