@@ -165,6 +165,7 @@ from .._inputs.progress import Callback
 from .._inputs.samples import CalibrationData
 from .._options.match import Match
 from .._results.ranges import Ranges
+from ..metrics import MetricLike
 
 """
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import compat, errors, examples, kernels, observers, results, training
+from . import compat, errors, examples, kernels, metrics, observers, results, training
 from ._analysis.compare import compare
 from ._analysis.layer_errors import layer_errors
 from ._analysis.mixed_precision import mixed_precision
@@ -177,6 +177,7 @@ __all__ = [
     "insert_fake_quant",
     "kernels",
     "layer_errors",
+    "metrics",
     "mixed_precision",
     "model_info",
     "observers",

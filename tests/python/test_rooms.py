@@ -17,6 +17,7 @@ ROOMS = [
     "_core",
     "_options",
     "_inputs",
+    "metrics",
     "_results",
     "_transforms",
     "_flow",
@@ -31,7 +32,7 @@ ROOMS = [
     "__main__",
 ]
 
-MAX_ARROWS = 64
+MAX_ARROWS = 67
 
 FOLDERS = [name for name in ROOMS if (PACKAGE / name).is_dir() and name != "examples"]
 

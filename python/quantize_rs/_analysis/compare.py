@@ -20,6 +20,7 @@ from .._options.option_dict import CompareDict
 from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.comparison import Comparison
+from ..metrics import MetricLike, metric_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -36,6 +37,7 @@ def compare(
     labels: npt.ArrayLike | None = None,
     *,
     scores: str | None = None,
+    metric: MetricLike | None = None,
     latency: bool = True,
     runs: int = 100,
     latency_threads: int = 1,
@@ -65,6 +67,9 @@ def compare(
     scores : str, optional
         The output with the class scores; by default the first output of a softmax, or of the final
         Gemm or MatMul of a classifier.
+    metric : callable, quantize_rs.metrics.Metric or str, optional
+        A metric that takes the place of the accuracy: ``metric(outputs, samples) -> float``, one of
+        `quantize_rs.metrics`, or the name of one. The outputs of all samples are kept in memory.
     latency : bool
         Whether to measure latency.
     runs, latency_threads : int
@@ -114,7 +119,9 @@ def compare(
         noise=ANALYSIS_NOISE,
     )
     options = CompareDict(
-        labels=check.labels(labels),
+        # With a metric of their own, they are not classes.
+        labels=check.labels(labels) if metric is None else None,
+        metric=metric_of(metric, labels, scores),
         scores=scores,
         latency=latency,
         runs=check.count("runs", runs, least=1),

@@ -12,6 +12,7 @@ from .._options.option_dict import AccuracyControlDict, OptionDict
 from .._options.resolve import Resolved
 from .._results.ranges import Ranges
 from ..errors import OptionError
+from ..metrics import metric_of
 from .model import Model
 from .plan import Quantized
 
@@ -72,8 +73,10 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
     """
     data, calibrated = found["validation_data"], found["calibration_data"]
     check.choice("check", found["check"], ("auto", "none"))
-    labels = check.labels(found["labels"])
-    criteria = ("min_sqnr", "max_accuracy_drop", "require_faster", "labels")
+    metric = metric_of(found["metric"], found["labels"], found["scores"])
+    # With a metric of their own, they are not classes.
+    labels = check.labels(found["labels"]) if metric is None else None
+    criteria = ("min_sqnr", "max_accuracy_drop", "require_faster", "labels", "metric")
     first = next((option for option in criteria if option in found.given), None)
     if data is None and first is None:
         why = "without evaluation data: validation_data is None"
@@ -83,12 +86,13 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
         raise _no_data(str(first))
     options = AccuracyControlDict(
         min_sqnr=found["min_sqnr"],
-        max_accuracy_drop=check.fraction("max_accuracy_drop", found["max_accuracy_drop"]),
+        max_accuracy_drop=_drop(found["max_accuracy_drop"], metric is not None),
         require_faster=found["require_faster"],
         fall_back=found["fall_back"],
         labels=labels,
         scores=found["scores"],
         held_out=data is not None and not overlap(data, calibrated),
+        metric=metric,
     )
     with check.rename_errors():
         _core.check_guard(options)
@@ -98,6 +102,13 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
         data, "validation_data", num_samples=100, sample_shape=None, seed=0, noise=_RANDOM_WARNING
     )
     return AccuracyCheck(options, source)
+
+
+def _drop(value: float | str | None, has_metric: bool) -> float | None:
+    """Return the most accuracy that may be lost: a fraction, or a score of a metric."""
+    if has_metric and value is not None and not isinstance(value, str):
+        return check.number("max_accuracy_drop", value)
+    return check.fraction("max_accuracy_drop", value)
 
 
 def _no_data(option: str) -> OptionError:

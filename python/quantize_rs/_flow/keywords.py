@@ -16,6 +16,7 @@ from .._inputs.progress import Callback
 from .._inputs.samples import CalibrationData
 from .._options.match import Match
 from .._results.ranges import Ranges
+from ..metrics import MetricLike
 
 __all__ = ["CalibrateKeywords", "PlanKeywords", "QuantizeKeywords"]
 
@@ -66,6 +67,7 @@ class QuantizeKeywords(TypedDict, total=False):
     require_faster: bool
     fall_back: bool
     labels: npt.ArrayLike | None
+    metric: MetricLike | None
     check: str
     scores: str | None
     # Running samples
@@ -135,6 +137,7 @@ class CalibrateKeywords(TypedDict, total=False):
     require_faster: bool
     fall_back: bool
     labels: npt.ArrayLike | None
+    metric: MetricLike | None
     check: str
     scores: str | None
     # Running samples

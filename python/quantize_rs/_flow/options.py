@@ -17,6 +17,7 @@ from .._inputs.progress import Callback
 from .._inputs.samples import CalibrationData
 from .._options.match import Match
 from .._results.ranges import Ranges
+from ..metrics import MetricLike
 
 __all__ = ["AccuracyControl", "CalibrationOptions", "QuantizeOptions", "RunOptions"]
 
@@ -80,7 +81,8 @@ class AccuracyControl:
         decibels. Default: None.
     max_accuracy_drop : float | str | None
         An accuracy criterion: the most accuracy that may be lost, as a fraction below 1 or a
-        percentage such as `1%`. Default: None.
+        percentage such as `1%`. With `metric`, the most by which its score may be worse. Default:
+        None.
     require_faster : bool
         Require that the result is faster than the float model. Default: False.
     fall_back : bool
@@ -90,6 +92,10 @@ class AccuracyControl:
     labels : npt.ArrayLike | None
         The correct class of each row of the samples: whole numbers, on the command line in a `.npy`
         file or in a text file with one per line. Default: None.
+    metric : MetricLike | None
+        A metric that takes the place of the accuracy: a function of the outputs and the samples,
+        one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or `"perplexity"`. The
+        outputs of all samples are kept in memory for it. Default: None.
     check : str
         Whether the outputs of the result are compared with those of the float model, where no
         accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
@@ -106,6 +112,7 @@ class AccuracyControl:
     require_faster: bool = False
     fall_back: bool = True
     labels: npt.ArrayLike | None = None
+    metric: MetricLike | None = None
     check: str = "auto"
     scores: str | None = None
 

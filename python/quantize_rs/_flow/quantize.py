@@ -171,6 +171,9 @@ def quantize(
           `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
+        - `metric`: A metric that takes the place of the accuracy: a function of the outputs and the
+          samples, one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or
+          `"perplexity"`.
         - `check`: Whether the outputs of the result are compared with those of the float model,
           where no accuracy criterion or validation data asks for more. One of ``"auto"``,
           ``"none"``.
@@ -405,6 +408,9 @@ def quantize_with_calibration(
           `auto_fallback` or `sensitivity_analysis`.
         - `labels`: The correct class of each row of the samples: whole numbers, on the command line
           in a `.npy` file or in a text file with one per line.
+        - `metric`: A metric that takes the place of the accuracy: a function of the outputs and the
+          samples, one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or
+          `"perplexity"`.
         - `check`: Whether the outputs of the result are compared with those of the float model,
           where no accuracy criterion or validation data asks for more. One of ``"auto"``,
           ``"none"``.

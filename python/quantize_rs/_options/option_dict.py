@@ -23,6 +23,7 @@ class CompareDict(TypedDict):
     latency: bool
     runs: int
     latency_threads: int
+    metric: object
 
 
 class VariantDict(TypedDict):
@@ -52,6 +53,7 @@ class AccuracyControlDict(TypedDict):
     labels: list[int] | None
     scores: str | None
     held_out: bool
+    metric: object
 
 
 class ModuleConfig(Protocol):

@@ -525,7 +525,7 @@ ROWS: tuple[Row, ...] = (
         nullable=True,
         empty=False,
         verbs=("quantize", "calibrate"),
-        needs=Needs("with labels", given=("labels",)),
+        needs=Needs("with labels or metric", given=("labels", "metric")),
     ),
     Row(
         name="require_faster",
@@ -557,6 +557,20 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="labels",
+        aliases=(),
+        cls="AccuracyControl",
+        group="accuracy_control",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+        needs=Needs(
+            "with validation_data or calibration_data",
+            given=("validation_data", "calibration_data"),
+        ),
+    ),
+    Row(
+        name="metric",
         aliases=(),
         cls="AccuracyControl",
         group="accuracy_control",

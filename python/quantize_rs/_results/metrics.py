@@ -72,16 +72,19 @@ class OutputRow:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """The top-1 accuracy of both models.
+    """The top-1 accuracy of both models, or their scores in another metric.
 
     Attributes
     ----------
     output : str
         The output with the class scores.
     original, quantized, drop : float
-        The accuracy of each model, from 0 to 1, and the difference.
+        The accuracy of each model, from 0 to 1, and the difference. With another metric, its scores
+        and how much worse the quantized model is.
     labels : int
-        The number of labels.
+        The number of labels; 0 with another metric.
+    metric : str or None
+        The name of the metric, if it is not the accuracy.
     """
 
     output: str
@@ -89,6 +92,7 @@ class Accuracy:
     quantized: float
     drop: float
     labels: int
+    metric: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

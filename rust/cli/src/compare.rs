@@ -58,6 +58,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
         labels,
         scores: args.classes.scores.clone(),
         latency: args.latency.options(),
+        metric: None,
     };
     args.html.check(&[&args.original, &args.quantized])?;
     let engine = args.engine.open_deployed()?;

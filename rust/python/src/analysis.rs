@@ -17,6 +17,7 @@ use crate::gil;
 use crate::model::Model;
 use crate::option_dict::{ConfigOptions, OptionDict};
 use crate::outcome::Outcome;
+use crate::output_metric::PythonMetric;
 use crate::plan::Plan;
 use crate::quantized::Quantized;
 use crate::ranges::Ranges;
@@ -31,13 +32,17 @@ pub(crate) struct Compared {
     latency: bool,
     runs: usize,
     latency_threads: usize,
+    metric: Option<Py<PyAny>>,
 }
 
-impl From<Compared> for CompareOptions {
-    fn from(wanted: Compared) -> CompareOptions {
-        let Compared { labels, scores, latency, runs, latency_threads: threads } = wanted;
+impl Compared {
+    fn options(self, py: Python<'_>) -> PyResult<(CompareOptions, PythonMetric)> {
+        let Compared { labels, scores, latency, runs, latency_threads: threads, metric } = self;
         let options = LatencyOptions { runs, threads, ..LatencyOptions::default() };
-        CompareOptions { labels, scores, latency: latency.then_some(options) }
+        let metric = PythonMetric::new(py, metric)?;
+        let handle = metric.handle.clone();
+        let latency = latency.then_some(options);
+        Ok((CompareOptions { labels, scores, latency, metric: handle }, metric))
     }
 }
 
@@ -51,11 +56,12 @@ pub(crate) fn compare(
     options: Compared,
     run: &Run,
 ) -> PyResult<Outcome> {
-    let options = CompareOptions::from(options);
+    let (options, metric) = options.options(py)?;
     let (its_model, quantized) = (Arc::clone(&original.model), Arc::clone(&quantized.model));
     let done = run.on(py, &original.model, source, move |engine, samples, control| {
         quantize_rs::compare(&its_model, &quantized, engine, samples, &options, control)
-    })?;
+    });
+    let done = metric.raised(done)?;
     Ok(Outcome::new(done.logged(py)?))
 }
 
@@ -92,22 +98,27 @@ pub(crate) struct Guarded {
     labels: Option<Vec<i64>>,
     scores: Option<String>,
     held_out: bool,
+    metric: Option<Py<PyAny>>,
 }
 
-impl From<Guarded> for AccuracyControl {
-    fn from(wanted: Guarded) -> AccuracyControl {
-        let Guarded { min_sqnr, max_accuracy_drop, require_faster, .. } = wanted;
-        let Guarded { fall_back, labels, scores, held_out, .. } = wanted;
+impl Guarded {
+    fn options(self, py: Python<'_>) -> PyResult<(AccuracyControl, PythonMetric)> {
+        let Guarded { min_sqnr, max_accuracy_drop, require_faster, .. } = self;
+        let Guarded { fall_back, labels, scores, held_out, metric, .. } = self;
         let bar = AccuracyCriteria { min_sqnr, max_accuracy_drop, require_faster };
-        let latency = LatencyOptions::default();
-        AccuracyControl { bar, fall_back, labels, scores, latency, held_out }
+        let (latency, metric) = (LatencyOptions::default(), PythonMetric::new(py, metric)?);
+        let handle = metric.handle.clone();
+        let options =
+            AccuracyControl { bar, fall_back, labels, scores, metric: handle, latency, held_out };
+        Ok((options, metric))
     }
 }
 
 /// Rejects criteria that no result can be checked against, before any work.
 #[pyfunction]
 pub(crate) fn check_guard(py: Python<'_>, options: OptionDict<Guarded>) -> PyResult<()> {
-    gil::detached(py, None, || AccuracyControl::from(options.0).check())
+    let (options, _) = options.0.options(py)?;
+    gil::detached(py, None, || options.check())
 }
 
 /// Makes a quantized model that meets the criteria.
@@ -121,7 +132,7 @@ pub(crate) fn guarded(
     options: OptionDict<Guarded>,
     run: &Run,
 ) -> PyResult<Quantized> {
-    let options = AccuracyControl::from(options.0);
+    let (options, metric) = options.0.options(py)?;
     let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let seconds = ranges.map_or(0.0, |ranges| ranges.seconds);
@@ -131,7 +142,8 @@ pub(crate) fn guarded(
         quantize_rs::quantize_with_accuracy_control(
             &its_model, &config, ranges, engine, samples, &options, control,
         )
-    })?;
+    });
+    let done = metric.raised(done)?;
     // The calibration has warned about samples that are read again.
     let found = if source.is_again() { done.found } else { done.logged(py)? };
     Ok(Quantized::new(found, seconds))

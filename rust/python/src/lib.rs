@@ -19,6 +19,7 @@ mod module_options;
 mod optimized;
 mod option_dict;
 mod outcome;
+mod output_metric;
 mod plan;
 mod quantized;
 mod ranges;

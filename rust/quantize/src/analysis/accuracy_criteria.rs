@@ -1,7 +1,7 @@
 //! Which criteria a comparison misses.
 
 use super::Comparison;
-use crate::report::AccuracyCriteria;
+use crate::report::{Accuracy, AccuracyCriteria};
 
 impl Comparison {
     /// A sentence for each criterion that the quantized model misses; a criterion that was not
@@ -18,6 +18,9 @@ impl Comparison {
         if let Some(most) = bar.max_accuracy_drop {
             match &self.accuracy {
                 Some(accuracy) if accuracy.drop <= most => {}
+                Some(Accuracy { metric: Some(metric), drop, .. }) => {
+                    misses.push(format!("{metric} is {drop:.5} worse, expected {most} at most"));
+                }
                 Some(accuracy) => misses.push(format!(
                     "accuracy fell by {:.2} points, expected {:.2} at most",
                     accuracy.drop * 1e2,

@@ -23,7 +23,11 @@ impl Comparison {
         let speed = self.speed.as_ref();
         let timed = Timed { speed, unmeasured: "speed not measured" };
         let (mut grade, sentence) = sentence(sizes, Some(&measured), accuracy, timed, None);
-        if self.accuracy.as_ref().is_some_and(|found| found.drop > MUCH_ACCURACY) {
+        if self
+            .accuracy
+            .as_ref()
+            .is_some_and(|found| found.metric.is_none() && found.drop > MUCH_ACCURACY)
+        {
             grade = grade.worse(Grade::Fair);
         }
         let [float, result] = [0, 1].map(|index| self.origin.models.get(index).map(String::as_str));

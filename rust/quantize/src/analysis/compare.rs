@@ -1,6 +1,7 @@
 //! Compares a float model with the quantized one.
 
 use std::fmt;
+use std::mem;
 use std::sync::Arc;
 
 use quantize_rs_math::Deviation;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
 use super::lost_channels::ChannelErrors;
+use super::output_metric::{MetricHandle, OutputMetric, SampleOutputs};
 use super::recorded::{First, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -29,6 +31,9 @@ pub struct CompareOptions {
     pub scores: Option<String>,
     /// How to measure latency; `None` does not measure it.
     pub latency: Option<LatencyOptions>,
+    /// A metric that takes the place of the accuracy. The outputs of all samples are kept in memory
+    /// for it.
+    pub metric: Option<MetricHandle>,
 }
 
 /// The comparison of a float model with the quantized one.
@@ -84,16 +89,25 @@ pub fn compare(
 
     let pair = Pair { engine, second: quantized };
     let mut samples = First { samples, first: None };
-    let observer = || OutputComparer::new(&observed, &scored);
+    let keeps = options.metric.is_some();
+    let observer = || OutputComparer::new(&observed, &scored, keeps);
     let RunOutcome { observers, samples: count, engine: name, notes } =
         observe(original, &observed, &pair, &mut samples, &mut control, observer)?;
-    let mut seen: Vec<(usize, Vec<OutputDeviation>)> =
-        observers.into_iter().flat_map(|observer| observer.done).collect();
+    let (mut seen, mut kept) = (Vec::new(), Vec::new());
+    for observer in observers {
+        seen.extend(observer.done);
+        kept.extend(observer.kept);
+    }
     seen.sort_by_key(|(number, _)| *number);
+    kept.sort_by_key(|(number, _)| *number);
+    let kept: Vec<SampleOutputs> = kept.into_iter().map(|(_, outputs)| outputs).collect();
 
     let outputs: Vec<OutputRow> =
         observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
-    let accuracy = accuracy(&observed, &scored, &seen, options)?;
+    let accuracy = match &options.metric {
+        Some(metric) => Some(scored_by(metric.metric(), &observed, &kept)?),
+        None => accuracy(&observed, &scored, &seen, options)?,
+    };
     let mut go_on = || (control.progress)(Progress { done: count, total: Some(count) });
     let first = samples.first.unwrap_or_default();
     let speed = match &options.latency {
@@ -269,10 +283,16 @@ struct OutputComparer<'a> {
     misfit: Option<CalibrationError>,
     /// The deviations of each sample, by its number.
     done: Vec<(usize, Vec<OutputDeviation>)>,
+    /// Whether a metric needs the outputs themselves.
+    keeps: bool,
+    /// The outputs of the quantized model.
+    found: Vec<Value>,
+    /// Both outputs of each sample, by its number.
+    kept: Vec<(usize, SampleOutputs)>,
 }
 
 impl<'a> OutputComparer<'a> {
-    fn new(observed: &'a [String], scored: &'a [bool]) -> OutputComparer<'a> {
+    fn new(observed: &'a [String], scored: &'a [bool], keeps: bool) -> OutputComparer<'a> {
         OutputComparer {
             observed,
             scored,
@@ -281,6 +301,9 @@ impl<'a> OutputComparer<'a> {
             now: Vec::new(),
             misfit: None,
             done: Vec::new(),
+            keeps,
+            found: Vec::new(),
+            kept: Vec::new(),
         }
     }
 }
@@ -302,6 +325,9 @@ impl ValueSink for OutputComparer<'_> {
             found.channels = ChannelErrors::of(shape, wanted, values);
         }
         self.now[output] = found;
+        if self.keeps {
+            self.found[output] = (shape.to_vec(), values.to_vec());
+        }
     }
 }
 
@@ -317,9 +343,15 @@ impl ValueObserver for OutputComparer<'_> {
         self.number = number;
         self.wanted = vec![Value::default(); self.observed.len()];
         self.now = vec![OutputDeviation::default(); self.observed.len()];
+        self.found = vec![Value::default(); self.observed.len()];
     }
 
-    fn finish(&mut self, _: &Sample) -> Result<(), CalibrationError> {
+    fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
+        if self.keeps {
+            let (original, quantized) = (mem::take(&mut self.wanted), mem::take(&mut self.found));
+            let outputs = SampleOutputs { sample: sample.clone(), original, quantized };
+            self.kept.push((self.number, outputs));
+        }
         self.done.push((self.number, std::mem::take(&mut self.now)));
         self.misfit.take().map_or(Ok(()), Err)
     }
@@ -344,6 +376,24 @@ pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>
         top1_agreement: part(same),
         lost_channels: ChannelErrors::lost(&channels.unwrap_or_default()),
     }
+}
+
+/// The scores of a metric, in place of the accuracy.
+fn scored_by(
+    metric: &dyn OutputMetric,
+    observed: &[String],
+    kept: &[SampleOutputs],
+) -> Result<Accuracy, QuantizeError> {
+    let (original, quantized) = metric.scores(observed, kept)?;
+    let drop = if metric.higher_is_better() { original - quantized } else { quantized - original };
+    Ok(Accuracy {
+        output: observed.first().cloned().unwrap_or_default(),
+        original,
+        quantized,
+        drop,
+        labels: 0,
+        metric: Some(metric.name().to_owned()),
+    })
 }
 
 /// The accuracy, if there are labels.

@@ -12,6 +12,7 @@ mod lost_channels;
 pub(crate) mod mixed_precision;
 mod outliers;
 mod output_check;
+mod output_metric;
 pub mod recommend;
 mod recorded;
 mod scores;
@@ -39,6 +40,7 @@ pub use outliers::{
     OutlierChannel, OutlierElement, OutlierOptions, Outliers, WeightOutliers, outliers,
 };
 pub use output_check::CheckSamples;
+pub use output_metric::{MetricHandle, OutputMetric, OutputValue, SampleOutputs};
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };

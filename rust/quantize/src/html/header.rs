@@ -172,10 +172,19 @@ fn tiles(page: &Page<'_>) -> Markup {
             (tile("Output SQNR", &decibels(db), about))
         }
         @if let Some(part) = same { (tile("Same class", &percent(part), "of the rows")) }
-        @if let Some(Accuracy { original, quantized, .. }) =
+        @if let Some(Accuracy { original, quantized, metric, .. }) =
             compared.and_then(|found| found.accuracy.as_ref())
         {
-            (tile("Accuracy", &format!("{} → {}", percent(*original), percent(*quantized)), ""))
+            @match metric {
+                Some(metric) => (tile(metric, &format!("{original:.4} → {quantized:.4}"), "")),
+                None => {
+                    (tile(
+                        "Accuracy",
+                        &format!("{} → {}", percent(*original), percent(*quantized)),
+                        "",
+                    ))
+                }
+            }
         }
         @if let Some(Speed { speedup, engine, .. }) = speed {
             (tile("Speed", &format!("{speedup:.2}×"), &format!("of the float model, in {engine}")))

@@ -193,10 +193,10 @@ options! {
     };
 
     /// An accuracy criterion: the most accuracy that may be lost, as a fraction below 1 or a
-    /// percentage such as `1%`.
+    /// percentage such as `1%`. With `metric`, the most by which its score may be worse.
     row max_accuracy_drop: Option<Fraction> = None => {
         example: "max_accuracy_drop=0.01",
-        only_with: Some(Condition::Given(&["labels"])),
+        only_with: Some(Condition::Given(&["labels", "metric"])),
         flag: Flag { value_name: Some("FRACTION"), ..Flag::PLAIN },
     };
 
@@ -218,6 +218,15 @@ options! {
         example: "labels=labels",
         python_type: Some("npt.ArrayLike | None"),
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
+    };
+
+    /// A metric that takes the place of the accuracy: a function of the outputs and the samples,
+    /// one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or `"perplexity"`. The
+    /// outputs of all samples are kept in memory for it.
+    row metric: Option<String> = None => {
+        surfaces: &[Surface::Python],
+        example: "metric=\"top5\"",
+        python_type: Some("MetricLike | None"),
     };
 
     /// Whether the outputs of the result are compared with those of the float model, where no

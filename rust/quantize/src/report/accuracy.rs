@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::QuantizeError;
 
-/// The top-1 accuracy of the float model and of the quantized one.
+/// The top-1 accuracy of the float model and of the quantized one, or their scores in a metric of
+/// the caller's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
     /// The output with the class scores.
@@ -17,8 +18,12 @@ pub struct Accuracy {
     pub quantized: f64,
     /// The loss of accuracy; negative for a gain.
     pub drop: f64,
-    /// The number of labels.
+    /// The number of labels; 0 for a metric of the caller's.
     pub labels: usize,
+    /// The name of the metric, if it is the caller's. Then `original` and `quantized` are scores of
+    /// any size, and `drop` is how much worse the quantized model is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metric: Option<String>,
 }
 
 impl Accuracy {
@@ -60,7 +65,19 @@ impl Accuracy {
             quantized,
             drop: original - quantized,
             labels: labels.len(),
+            metric: None,
         })
+    }
+}
+
+impl Accuracy {
+    /// `accuracy 97.10 % (-0.40 points)`
+    pub(crate) fn short(&self) -> String {
+        if let Some(metric) = &self.metric {
+            return format!("{metric} {:.5} ({:.5} in float)", self.quantized, self.original);
+        }
+        let (part, drop) = (self.quantized * 1e2, -self.drop * 1e2);
+        format!("accuracy {part:.2} % ({drop:+.2} points)")
     }
 }
 
@@ -77,7 +94,13 @@ pub(crate) fn part(answers: impl Iterator<Item = bool>) -> Option<f64> {
 
 impl fmt::Display for Accuracy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Accuracy { output, original, quantized, drop, labels } = self;
+        let Accuracy { output, original, quantized, drop, labels, metric } = self;
+        if let Some(metric) = metric {
+            return write!(
+                f,
+                "{metric}: {original:.5} float, {quantized:.5} quantized ({drop:.5} worse)"
+            );
+        }
         write!(
             f,
             "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} \

@@ -88,6 +88,9 @@ impl Candidate {
     /// `an accuracy of 97.10 % (-0.40 points)`
     pub(crate) fn accuracy_text(&self) -> Option<String> {
         let found = self.accuracy.as_ref()?;
+        if found.metric.is_some() {
+            return Some(found.short());
+        }
         let (part, drop) = (found.quantized * 1e2, -found.drop * 1e2);
         Some(format!("an accuracy of {part:.2} % ({drop:+.2} points)"))
     }
@@ -98,10 +101,7 @@ impl Candidate {
             f64::INFINITY => "no difference".to_owned(),
             db => format!("SQNR {db:.2} dB"),
         });
-        let accuracy = self.accuracy.as_ref().map(|found| {
-            let (part, drop) = (found.quantized * 1e2, -found.drop * 1e2);
-            format!("accuracy {part:.2} % ({drop:+.2} points)")
-        });
+        let accuracy = self.accuracy.as_ref().map(Accuracy::short);
         let parts: Vec<String> = sqnr.into_iter().chain(accuracy).collect();
         if parts.is_empty() { "no float output".to_owned() } else { parts.join(", ") }
     }
@@ -133,8 +133,12 @@ impl Evaluation {
     /// The accuracy criteria: `SQNR of 30 dB or more`.
     pub fn wanted(&self) -> Option<String> {
         let sqnr = self.bar.min_sqnr.map(|least| format!("SQNR of {least} dB or more"));
-        let most = self.bar.max_accuracy_drop.map(|most| most * 1e2);
-        let drop = most.map(|most| format!("accuracy drop of at most {most:.2} points"));
+        let metric = self.attempts.iter().find_map(|attempt| attempt.accuracy.as_ref());
+        let metric = metric.and_then(|accuracy| accuracy.metric.as_ref());
+        let drop = self.bar.max_accuracy_drop.map(|most| match metric {
+            Some(metric) => format!("{metric} worse by at most {most}"),
+            None => format!("accuracy drop of at most {:.2} points", most * 1e2),
+        });
         let faster = self.bar.require_faster.then(|| "faster than the float model".to_owned());
         let parts: Vec<String> = sqnr.into_iter().chain(drop).chain(faster).collect();
         (!parts.is_empty()).then(|| parts.join(", "))

@@ -107,9 +107,13 @@ impl<'a> CandidateEvaluator<'a> {
         }
         let quantized = plan.apply_cached(&prepared.model, self.ranges, None)?;
         drop(prepared);
-        let AccuracyControl { labels, scores, bar, .. } = self.options;
-        let options =
-            CompareOptions { labels: labels.clone(), scores: scores.clone(), latency: None };
+        let AccuracyControl { labels, scores, metric, bar, .. } = self.options;
+        let options = CompareOptions {
+            labels: labels.clone(),
+            scores: scores.clone(),
+            latency: None,
+            metric: metric.clone(),
+        };
         let (model, engine, given) =
             (self.model, self.engine, &mut SliceSamples(self.samples.iter()));
         let found = self

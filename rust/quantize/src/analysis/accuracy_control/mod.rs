@@ -16,7 +16,7 @@ use crate::calibrate::{Control, Progress};
 use crate::error::QuantizeErrorKind;
 use crate::plan::not_quantized;
 use crate::report::Evaluation;
-use crate::{AccuracyCriteria, Config, LatencyOptions, QuantizeError, Ranges};
+use crate::{AccuracyCriteria, Config, LatencyOptions, MetricHandle, QuantizeError, Ranges};
 use candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
 
 /// The accuracy criteria, and what happens if they are missed.
@@ -31,6 +31,8 @@ pub struct AccuracyControl {
     pub labels: Option<Vec<i64>>,
     /// The output with the class scores; by default the first output that looks like class scores.
     pub scores: Option<String>,
+    /// A metric that takes the place of the accuracy.
+    pub metric: Option<MetricHandle>,
     /// How latency is measured, if the result has to be faster.
     pub latency: LatencyOptions,
     /// Whether the samples differ from the calibration samples.
@@ -44,6 +46,7 @@ impl Default for AccuracyControl {
             fall_back: true,
             labels: None,
             scores: None,
+            metric: None,
             latency: LatencyOptions::default(),
             held_out: true,
         }
@@ -56,9 +59,10 @@ impl AccuracyControl {
     /// # Errors
     /// An invalid criterion, or one for accuracy without labels.
     pub fn check(&self) -> Result<(), QuantizeError> {
-        self.bar.check()?;
-        if self.bar.max_accuracy_drop.is_some() && self.labels.is_none() {
-            let what = "needs labels: the class of each row of the validation data";
+        self.bar.check_for(self.metric.is_some())?;
+        let measured = self.labels.is_some() || self.metric.is_some();
+        if self.bar.max_accuracy_drop.is_some() && !measured {
+            let what = "needs labels, the class of each row of the validation data, or a metric";
             return Err(QuantizeError::option("max_accuracy_drop", what));
         }
         Ok(())
