@@ -44,6 +44,8 @@ def schemas() -> dict[str, dict[int, defs.OpSchema]]:
 
 def test_every_step_of_every_operator_is_known() -> None:
     known = {name: [since, *steps] for name, (since, steps) in table().items()}
+    # Of ONNX Runtime, which has it in the domain of ONNX.
+    assert known.pop("SimplifiedLayerNormalization") == [1]
     assert known == {name: sorted(versions) for name, versions in schemas().items()}
 
 

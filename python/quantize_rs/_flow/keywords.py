@@ -52,6 +52,7 @@ class QuantizeKeywords(TypedDict, total=False):
     allow_larger: bool
     accuracy_level: int | None
     float_type: str | None
+    kv_cache: str | None
     dynamic_lstm: bool
     target: str | None
     # Calibration
@@ -124,6 +125,7 @@ class CalibrateKeywords(TypedDict, total=False):
     # Output model
     output_format: str
     allow_larger: bool
+    kv_cache: str | None
     target: str | None
     dedicated_qdq_pairs: bool
     # Calibration
@@ -203,6 +205,7 @@ class PlanKeywords(TypedDict, total=False):
     allow_larger: bool
     accuracy_level: int | None
     float_type: str | None
+    kv_cache: str | None
     dynamic_lstm: bool
     target: str | None
     dedicated_qdq_pairs: bool

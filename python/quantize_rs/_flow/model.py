@@ -180,6 +180,9 @@ class Model:
             - `float_type`: The type in which the model computes with floats that are not quantized:
               scales, biases, activations and all that stays float. One of ``"float16"``,
               ``"bfloat16"``.
+            - `kv_cache`: The type of the cache of keys and values of a language model: with
+              calibration data, the past and present of each `GroupQueryAttention` become integers
+              with a scale for each channel. One of ``"int8"``, ``"int4"``.
             - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's
               `DynamicQuantizeLSTM`.
             - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,

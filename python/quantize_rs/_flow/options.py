@@ -316,6 +316,12 @@ class QuantizeOptions:
         reasons; with samples, that is measured. GPUs and NPUs compute faster in 16 bits; CPUs do
         not. `convert_float16` does the same for a model without quantized weights. One of
         ``"float16"``, ``"bfloat16"``. Default: float32, as in the model.
+    kv_cache : str | None
+        The type of the cache of keys and values of a language model: with calibration data, the
+        past and present of each `GroupQueryAttention` become integers with a scale for each
+        channel. Inputs and outputs of the model change their type, and for int4 their last length.
+        ONNX Runtime 1.32 runs this; earlier versions do not. One of ``"int8"``, ``"int4"``.
+        Default: floats, as in the model.
     dynamic_lstm : bool
         Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`. This is faster and
         less accurate than the 8-bit weights that they have otherwise. Default: False.
@@ -387,6 +393,7 @@ class QuantizeOptions:
     allow_larger: bool = False
     accuracy_level: int | None = None
     float_type: str | None = None
+    kv_cache: str | None = None
     dynamic_lstm: bool = False
     target: str | None = None
     dedicated_qdq_pairs: bool = False

@@ -145,6 +145,9 @@ def quantize(
         - `float_type`: The type in which the model computes with floats that are not quantized:
           scales, biases, activations and all that stays float. One of ``"float16"``,
           ``"bfloat16"``.
+        - `kv_cache`: The type of the cache of keys and values of a language model: with calibration
+          data, the past and present of each `GroupQueryAttention` become integers with a scale for
+          each channel. One of ``"int8"``, ``"int4"``.
         - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
@@ -385,6 +388,9 @@ def quantize_with_calibration(
         - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
           ``"qoperator"``, ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
         - `allow_larger`: Write the result even if it is larger than the model.
+        - `kv_cache`: The type of the cache of keys and values of a language model: with calibration
+          data, the past and present of each `GroupQueryAttention` become integers with a scale for
+          each channel. One of ``"int8"``, ``"int4"``.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
         - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own

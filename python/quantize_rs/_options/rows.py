@@ -387,6 +387,16 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
     Row(
+        name="kv_cache",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="output",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="dynamic_lstm",
         aliases=(),
         cls="QuantizeOptions",

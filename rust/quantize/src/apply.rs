@@ -1,11 +1,11 @@
 //! Applies a plan: produces the quantized model and its report.
 
+mod conversions;
+
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
 
 use crate::check::postconditions;
@@ -15,24 +15,16 @@ use crate::encode::{WeightCache, encode_cached};
 use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
-use crate::options::HalfType;
 use crate::plan::Consumers;
-use crate::rewrite::QOperators;
-use crate::transform::half_precision::{self, HalfChanges, HalfSettings};
 use crate::util::cpu;
 use crate::util::text;
 use crate::{CalibrationError, CalibrationErrorKind};
-use crate::{Format, Plan, QuantizeError, Ranges, Report, Target, rewrite};
+use crate::{Format, Plan, QuantizeError, Ranges, Report, rewrite};
 
 /// The warning about a model for processors with VNNI on a processor without.
 const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate \
     on it, and the model is less accurate here than elsewhere; use target x86-avx2 for processors \
     like this one, and target x86 for others";
-
-/// The warning about operators on integers with signed activations.
-const SLOW_INT8: &str = "activations are int8: on x86, ONNX Runtime runs these operators several \
-    times slower than with uint8, and does not convert them as it does with output_format=qdq; \
-    use activations=uint8";
 
 /// A result that is larger than the model by more is an error. Below this, a model is so small that
 /// its size seldom matters, and quantizing it may have another purpose.
@@ -50,6 +42,8 @@ pub struct Quantized {
     is_smoothed: bool,
     /// The weights that are stored in float, too, because operators need them in float.
     stored_twice: Vec<String>,
+    /// The model with a float cache of keys and values, if the cache is quantized.
+    with_float_cache: Option<Model>,
 }
 
 /// A model with its final plan and ranges.
@@ -120,17 +114,7 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
-        if plan.config.dedicated_qdq_pairs {
-            quantized.model = rewrite::with_dedicated_pairs(&quantized.model)?;
-            quantized.report.bytes_after = quantized.model.byte_len();
-        }
-        if plan.config.output_format == Format::QOperator {
-            quantized.write_qoperators()?;
-        }
-        if let Some(half) = plan.config.float_type {
-            let found = ranges.as_ref().map(|ranges| &*ranges.magnitudes);
-            quantized.narrow(half, found.filter(|found| !found.is_empty()))?;
-        }
+        quantized.convert(ranges.as_ref())?;
         Ok((plan, quantized))
     }
 
@@ -199,78 +183,25 @@ impl Plan {
         report.bytes_after = quantized.byte_len();
         let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);
         let stored_twice = twice.map(|(value, _)| value.name.clone()).collect();
-        Ok(Quantized { model: quantized, report, is_smoothed: false, stored_twice })
+        Ok(Quantized {
+            model: quantized,
+            report,
+            is_smoothed: false,
+            stored_twice,
+            with_float_cache: None,
+        })
     }
 }
 
 impl Quantized {
-    /// Writes nodes on quantized values as operators on integers, and adds to the notes what stays
-    /// between `QuantizeLinear` and `DequantizeLinear`.
-    fn write_qoperators(&mut self) -> Result<(), QuantizeError> {
-        let microsoft = self.report.config.target != Some(Target::Generic);
-        let (model, found) = rewrite::as_qoperators(&self.model, microsoft)?;
-        let counted = |counts: &BTreeMap<String, usize>| {
-            let each = counts.iter().map(|(name, count)| format!("{name} {count}"));
-            each.collect::<Vec<_>>().join(", ")
-        };
-        let QOperators { written, left } = &found;
-        let total: usize = written.values().sum();
-        match total {
-            0 => self.report.warnings.push(
-                "no node could be written as an operator on integers; the file is as with \
-                 output_format=qdq"
-                    .to_owned(),
-            ),
-            _ => self
-                .report
-                .notes
-                .push(format!("{total} operators on integers: {}", counted(written))),
-        }
-        if !left.is_empty() {
-            let others: usize = left.values().sum();
-            self.report.notes.push(format!(
-                "{others} other nodes compute on dequantized values, as with output_format=qdq: {}",
-                counted(left)
-            ));
-        }
-        let (activations, target) = (self.report.config.activations, self.report.config.target);
-        let on_x86 = matches!(target, None | Some(Target::X86 | Target::X86Avx2));
-        if activations == Some(QType::Int8) && on_x86 && total > 0 {
-            self.report.warnings.push(SLOW_INT8.to_owned());
-        }
-        self.report.bytes_after = model.byte_len();
-        self.model = model;
-        Ok(())
-    }
-
-    /// Converts what stays float to 16 bits, and adds to the notes what does not.
-    fn narrow(
-        &mut self,
-        half: HalfType,
-        magnitudes: Option<&BTreeMap<String, f32>>,
-    ) -> Result<(), QuantizeError> {
-        let (float, clipped) = half_precision::prepared(&self.model, half)?;
-        let settings =
-            HalfSettings { half, keep_io: true, simulated: false, magnitudes, excluded: &|_| None };
-        let (model, changes) = half_precision::narrowed(&float, &settings)?;
-        let HalfChanges { converted, kept, casts } = changes;
-        self.report.notes.push(format!(
-            "{converted} nodes compute in {half}, {} stay float32, and {casts} casts were added",
-            kept.len()
-        ));
-        for (why, count, names) in half_precision::kept_by_reason(&kept) {
-            let more = if count > names.len() { ", …" } else { "" };
-            self.report.notes.push(format!("float32: {}{more}: {why}", names.join(", ")));
-        }
-        self.report.notes.extend(clipped);
-        self.report.bytes_after = model.byte_len();
-        self.model = model;
-        Ok(())
-    }
-
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
+    }
+
+    /// The model to compare with the float model: inputs and outputs have the same types.
+    pub(crate) fn comparable(&self) -> &Model {
+        self.with_float_cache.as_ref().unwrap_or(&self.model)
     }
 
     pub(crate) fn is_smoothed(&self) -> bool {

@@ -97,9 +97,9 @@ pub use legacy::{
 };
 pub use options::config;
 pub use options::{
-    Below, Bias, Config, Format, FormatRow, HalfType, Method, MicroLayout, MicroRow, MixedLayers,
-    PartialRow, PartialType, Placement, Profile, Rounding, RoundingEffort, Target, WeightAlgorithm,
-    WeightType,
+    Below, Bias, Config, Format, FormatRow, HalfType, KvCacheType, Method, MicroLayout, MicroRow,
+    MixedLayers, PartialRow, PartialType, Placement, Profile, Rounding, RoundingEffort, Target,
+    WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

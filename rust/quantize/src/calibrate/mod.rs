@@ -5,6 +5,7 @@ mod collect;
 mod compare_methods;
 pub(crate) mod engine;
 mod evaluate;
+mod kv_cache;
 pub(crate) mod magnitudes;
 pub(crate) mod pair;
 mod probe_matmuls;
@@ -63,7 +64,8 @@ pub fn calibrate(
     let observed = collect::observed_values(model, plan);
     let layers = weights::layers(model, plan)?;
     let half = plan.config.float_type;
-    if observed.is_empty() && layers.weights.is_empty() && half.is_none() {
+    let cached = plan.config.kv_cache.is_some();
+    if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
         // No value is observed: the engine does not even have to support the model.
         let model = plan.origin.fingerprint.clone();
         let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
@@ -73,7 +75,7 @@ pub fn calibrate(
     let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
     let mut samples = RepeatedSamples::new(
         samples,
-        (half.is_some() || layers.repeats(plan)) && engine.runs_any_model(),
+        (half.is_some() || cached || layers.repeats(plan)) && engine.runs_any_model(),
     );
     let evaluating =
         matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
@@ -112,6 +114,11 @@ pub fn calibrate(
         let samples = &mut pair::SliceSamples(kept.iter());
         let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
         ranges.magnitudes = Arc::new(found.values);
+    }
+    if cached && !kept.is_empty() {
+        let samples = &mut pair::SliceSamples(kept.iter());
+        let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
+        ranges.kv_cache = Arc::new(found);
     }
     Ok(ranges)
 }

@@ -9,6 +9,7 @@ pub(crate) mod fingerprint;
 pub(crate) mod infer;
 pub(crate) mod info;
 pub(crate) mod interface;
+pub(crate) mod kv_cache;
 pub(crate) mod names;
 pub(crate) mod non_negative;
 pub mod ops;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use quantize_rs_math::{QType, WeightMethod};
 
 use super::config::signed;
+use super::format::ONNX_RUNTIME;
 use super::target::{Bias, Placement};
 use super::{Config, Format, OptionRow, Override, Target, WeightType, Width};
 use crate::QuantizeError;
@@ -70,12 +71,19 @@ impl Config {
         }
     }
 
-    /// Refuses options of activations that the target or the output format does not allow.
+    /// Refuses options that the target or the output format does not allow.
     fn check_activation_options(&self) -> Result<(), QuantizeError> {
         let target = self.target.unwrap_or(Target::X86);
         if self.quantize_bias == Some(true) && target.profile().bias == Bias::Float {
             let what = format!("is true, but {target} adds biases in float");
             return Err(QuantizeError::option("quantize_bias", what));
+        }
+        if let (Some(target), Some(_)) = (self.target, self.kv_cache)
+            && !ONNX_RUNTIME.contains(&target)
+        {
+            let what =
+                format!("is for GroupQueryAttention of ONNX Runtime, and target is {target}");
+            return Err(QuantizeError::option("kv_cache", what));
         }
         if self.dedicated_qdq_pairs && self.output_format != Format::Qdq {
             let what = format!("is true, but output_format is {}", self.output_format);

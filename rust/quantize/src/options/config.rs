@@ -9,8 +9,8 @@ use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
 use super::{
-    Format, HalfType, MixedLayers, Override, Rounding, RoundingEffort, Target, WeightAlgorithm,
-    WeightType,
+    Format, HalfType, KvCacheType, MixedLayers, Override, Rounding, RoundingEffort, Target,
+    WeightAlgorithm, WeightType,
 };
 use crate::{Below, QuantizeError};
 
@@ -121,6 +121,17 @@ options! {
         verbs: WEIGHTS_ALONE,
         only_with: Some(Condition::Value("output_format", &["matmul_nbits", "qdq"])),
         example: "float_type=\"float16\"",
+        flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
+    };
+
+    /// The type of the cache of keys and values of a language model: with calibration data, the past
+    /// and present of each `GroupQueryAttention` become integers with a scale for each channel.
+    /// Inputs and outputs of the model change their type, and for int4 their last length. ONNX
+    /// Runtime 1.32 runs this; earlier versions do not.
+    option kv_cache: Option<KvCacheType> = None => {
+        group: Group::Output,
+        default_text: Some("floats, as in the model"),
+        example: "kv_cache=\"int8\"",
         flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
     };
 

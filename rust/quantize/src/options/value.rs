@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::config::{self, FLOAT32};
 use super::row::{Choice, Kind};
 use super::{
-    Format, HalfType, Method, MixedLayers, Override, Rounding, RoundingEffort, Target,
+    Format, HalfType, KvCacheType, Method, MixedLayers, Override, Rounding, RoundingEffort, Target,
     WeightAlgorithm, WeightType,
 };
 use crate::QuantizeError;
@@ -320,6 +320,7 @@ tables! {
     WeightMethod: |method| method.name(), NONE, method.about();
     MixedLayers: |mixed| mixed.name(), NONE, mixed.about();
     HalfType: |half| half.name(), NONE, half.about();
+    KvCacheType: |kind| kind.name(), NONE, kind.about();
     RoundingEffort: |effort| effort.name(), NONE, effort.about();
     WeightAlgorithm: |algorithm| algorithm.name(), NONE, algorithm.about();
     Rounding: |rounding| rounding.name(), rounding.aliases(), rounding.about();

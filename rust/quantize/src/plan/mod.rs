@@ -59,6 +59,7 @@ use serde::{Deserialize, Serialize};
 
 use self::activations::ActivationContext;
 use self::decisions::Decisions;
+use crate::graph::kv_cache::cached_attention;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Step;
@@ -387,6 +388,12 @@ impl Plan {
             config.rounding = Some(Rounding::Nearest);
         }
         opset::check_known(graph)?;
+        if config.kv_cache.is_some() && cached_attention(graph).is_empty() {
+            let what = "is given, but no GroupQueryAttention of the model takes its past from \
+                        inputs of the model and gives its present to outputs, with float elements \
+                        and a known number of heads";
+            return Err(QuantizeError::option("kv_cache", what));
+        }
         let mut constants = uses::constants(graph);
         let selection = select::Selection::of(graph, &constants, &config)?;
         selection.leave_float(graph, &mut constants);

@@ -61,6 +61,10 @@ pub struct Ranges {
     /// The largest magnitude of each float, if the result computes in 16 bits. Shared by clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
     pub magnitudes: Arc<BTreeMap<String, f32>>,
+    /// The largest magnitude of each channel of the present keys and values, head by head, if their
+    /// cache is quantized. Shared by clones.
+    #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
+    pub kv_cache: Arc<BTreeMap<String, Vec<f32>>>,
 }
 
 /// Whether a map is empty.
@@ -196,6 +200,7 @@ impl Ranges {
             statistics: Arc::new(statistics),
             rounded: Arc::default(),
             magnitudes: Arc::default(),
+            kv_cache: Arc::default(),
         }
     }
 

@@ -10,6 +10,7 @@ mod dynamic;
 mod fake_quant;
 mod float_weights;
 mod gather;
+mod kv_cache;
 mod lstm;
 mod matmul_common;
 mod matmul_nbits;
@@ -33,6 +34,7 @@ use writer::Writer;
 pub(crate) use dedicated_pairs::with_dedicated_pairs;
 pub use dedup_constants::share;
 pub use float_weights::with_float_weights;
+pub(crate) use kv_cache::with_quantized_cache;
 pub(crate) use qoperator::{QOperators, converted as as_qoperators};
 
 /// How an output format writes quantized values. Each model gets its own instance, which can

@@ -23,6 +23,19 @@ use crate::graph::{Graph, Producer, ValueId};
 /// The types that are converted. float32 represents all their values.
 pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 
+/// Operators of ONNX Runtime that compute in float32 as well, and hold no weights in blocks.
+const MICROSOFT_OPS: [&str; 9] = [
+    "BiasGelu",
+    "FastGelu",
+    "Gelu",
+    "GroupQueryAttention",
+    "MultiHeadAttention",
+    "QuickGelu",
+    "RotaryEmbedding",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+];
+
 /// Attributes that specify an output type.
 const TYPES: [&str; 3] = ["dtype", "output_dtype", "output_datatype"];
 
@@ -53,8 +66,8 @@ fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
     graph.dtype(value).is_some_and(|dtype| HALVES.contains(&dtype))
 }
 
-/// Whether a node computes in 16-bit floats and can compute in float32 instead, which all ONNX
-/// operators support. The types of all its inputs and outputs must be known.
+/// Whether a node computes in 16-bit floats and can compute in float32 instead, which all operators
+/// of ONNX support, and some of ONNX Runtime. The types of all its inputs and outputs must be known.
 fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
@@ -65,7 +78,9 @@ fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let known =
         |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
     let half = |name: &String| graph.value(name).is_some_and(|id| is_half(graph, id));
-    node.is_onnx()
+    let of_runtime =
+        || node.domain == ops::MICROSOFT && MICROSOFT_OPS.contains(&node.op_type.as_str());
+    (node.is_onnx() || of_runtime())
         && !matches!(node.op_type.as_str(), "BitCast" | "Cast" | "Constant")
         && node.subgraphs().next().is_none()
         && values().any(half)

@@ -186,7 +186,7 @@ impl CandidateEvaluator<'_> {
         let (options, quantized) = (self.options.latency, &chosen.quantized);
         let found = self.stages.next(|control| {
             let mut go_on = || (control.progress)(Progress { done: 0, total: None });
-            speed(engine, [model, quantized.model()], first, &options, &mut go_on)
+            speed(engine, [model, quantized.comparable()], first, &options, &mut go_on)
         })?;
         let below = |measured, expected, what: String| {
             let bar = "require_faster".to_owned();

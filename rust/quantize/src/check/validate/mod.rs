@@ -8,6 +8,7 @@
 mod biases;
 mod constants;
 mod grid;
+mod kv_cache;
 mod products;
 mod qlinear_ops;
 mod reference;

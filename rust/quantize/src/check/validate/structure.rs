@@ -1,11 +1,11 @@
 //! Checks that the file is a valid model with the inputs and outputs of the original. Unique
 //! producers, resolved inputs and complete tensors were checked when it was opened.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
 use quantize_rs_onnx::{DataType, GraphProto, Model, TensorProto, ValueInfoProto, reads};
 
-use super::{Check, Validation};
+use super::{Check, Validation, kv_cache};
 use crate::check::postconditions;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
@@ -28,8 +28,10 @@ pub(super) fn check(
         }
     }
     imports(after.model, after.model.graph(), found);
-    interface(before.model.graph(), after.model.graph(), found);
-    types(before, after, half, found);
+    let caches = kv_cache::quantized_values(after);
+    interface(before.model.graph(), after.model.graph(), &caches, found);
+    kv_cache::check(after, found);
+    types(before, after, half, &caches, found);
     (0..after.nodes.len()).for_each(|node| pair(after, node, found));
     if let Some((node, what)) = postconditions::matmul_nbits::fault(before, after) {
         found.problem(Check::Structure, node, what);
@@ -38,7 +40,13 @@ pub(super) fn check(
 
 /// A value that keeps its name keeps its type, since its consumers accept no other; but a float may
 /// have the 16-bit type that the model computes in.
-fn types(before: &Graph<'_>, after: &Graph<'_>, half: Option<HalfType>, found: &mut Validation) {
+fn types(
+    before: &Graph<'_>,
+    after: &Graph<'_>,
+    half: Option<HalfType>,
+    caches: &BTreeSet<&str>,
+    found: &mut Validation,
+) {
     let narrowed = |here: DataType, there: DataType| {
         there == DataType::Float && half.is_some_and(|half| half.data_type() == here)
     };
@@ -47,6 +55,7 @@ fn types(before: &Graph<'_>, after: &Graph<'_>, half: Option<HalfType>, found: &
         if let (Some(here), Some(there)) = (after.dtype(id), there)
             && here != there
             && !narrowed(here, there)
+            && !caches.contains(value.name)
         {
             let what = format!("is {here}, and {there} in the original");
             found.problem(Check::Structure, value.name, what);
@@ -83,7 +92,17 @@ fn imports(model: &Model, graph: &GraphProto, found: &mut Validation) {
     }
 }
 
-fn interface(before: &GraphProto, after: &GraphProto, found: &mut Validation) {
+/// Compares inputs and outputs. The types of `caches`, which became integers, may differ.
+fn interface(
+    before: &GraphProto,
+    after: &GraphProto,
+    caches: &BTreeSet<&str>,
+    found: &mut Validation,
+) {
+    let said = |info: &ValueInfoProto| {
+        let cache = || format!("{}: a cache", info.name);
+        if caches.contains(info.name.as_str()) { cache() } else { said(info) }
+    };
     let constant = |graph: &GraphProto| -> HashSet<String> {
         graph.initializer.iter().map(|tensor| tensor.name.clone()).collect()
     };

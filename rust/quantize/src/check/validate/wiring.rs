@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
 
+use super::kv_cache;
 use super::qlinear_ops::{FOLDED, has_twin, pads_integers};
 use super::replaced::REPLACED;
 use super::stored::{Stored, base_of};
@@ -139,7 +140,12 @@ impl Walk<'_, '_> {
     fn nodes(&mut self, there: usize, here: usize) {
         self.pairs.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
-        if !same_attributes(was, is) {
+        let quantized = |graph: &Graph<'_>, node| kv_cache::is_quantized(graph, node);
+        // Its cache has become integers.
+        let cached = quantized(self.after, here) && !quantized(self.before, there);
+        let same =
+            if cached { kv_cache::same_but_types(was, is) } else { same_attributes(was, is) };
+        if !same {
             let what = "its attributes differ from the original";
             self.found.problem(Check::Connectivity, is.named(), what);
         }
@@ -165,6 +171,8 @@ impl Walk<'_, '_> {
                         consumer: Some((here, input)),
                     });
                 }
+                // The scales of a quantized cache.
+                (None, Some(_)) if cached && kv_cache::is_scale(input) => {}
                 // A bias that was added by bias correction.
                 (None, Some(_)) if bias_input(is, input) => {}
                 (None, None) => {}

@@ -342,6 +342,8 @@ const OPERATORS: &[Operator] = &[
     row("Shrink", 9, &[]),
     row("Sigmoid", 1, &[by(6, legacy::in_place), same(13)]),
     row("Sign", 9, &[same(13)]),
+    // Of ONNX Runtime, which has it in the domain of ONNX.
+    row("SimplifiedLayerNormalization", 1, &[]),
     row("Sin", 7, &[same(22)]),
     row("Sinh", 9, &[same(22)]),
     row("Size", 1, &[same(13), same(19), same(21), same(23), same(24), same(25)]),

@@ -35,8 +35,12 @@ pub(super) const ALL: &[ShapeRule] = &[
     all("SkipSimplifiedLayerNormalization", SAME, skip_norm),
     one("MultiHeadAttention", SAME, attention),
     one("Attention", SAME, attention),
-    // The key and value cache may have another type.
-    one("GroupQueryAttention", &[Type::Input(0), Type::By(|_| None)], attention),
+    // The caches of keys and values keep their type, which may be another one.
+    one(
+        "GroupQueryAttention",
+        &[Type::Input(0), Type::By(|call| call.dtype(3)), Type::By(|call| call.dtype(4))],
+        attention,
+    ),
 ];
 
 fn skip_norm(call: &Call<'_, '_>) -> Vec<Option<Shape>> {
