@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import calibration
+import drop_in
 import figures
 import models
 import real
@@ -115,6 +116,7 @@ def all_cases(repository: Path, folder: Path | None) -> list[Case]:
         *BUILT,
         *calibration.CASES,
         *weights.CASES,
+        *drop_in.CASES,
         digits,
         *(case for file in files for case in real.cases_of(file)),
     ]

@@ -5,6 +5,7 @@ A job runs in the interpreter of its tool, so what not every interpreter has is 
 
 from __future__ import annotations
 
+import importlib
 import resource
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -166,26 +168,28 @@ def onnx_load(request: Request) -> Prepared:
     return Prepared(call)
 
 
-def ort_dynamic(request: Request) -> Prepared:
-    """`onnxruntime.quantization.quantize_dynamic`."""
-    from onnxruntime.quantization import quantize_dynamic
+ORT_PACKAGE = "onnxruntime.quantization"
+DROP_IN_PACKAGE = "quantize_rs.compat.onnxruntime"
 
+
+def ort_dynamic(request: Request, package: str = ORT_PACKAGE) -> Prepared:
+    """`onnxruntime.quantization.quantize_dynamic`."""
+    functions = importlib.import_module(package)
     model = linked(request["model"])
 
     def call() -> None:
-        quantize_dynamic(model, request["output"], **request["options"])
+        functions.quantize_dynamic(model, request["output"], **request["options"])
 
     return Prepared(call)
 
 
-def ort_nbits(request: Request) -> Prepared:
+def ort_nbits(request: Request, package: str = ORT_PACKAGE) -> Prepared:
     """`onnxruntime.quantization`'s MatMulNBitsQuantizer: reading, quantizing, writing."""
-    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
-
+    module = importlib.import_module(f"{package}.matmul_nbits_quantizer")
     model = linked(request["model"])
 
     def call() -> None:
-        quantizer = MatMulNBitsQuantizer(model, **request["options"])
+        quantizer = module.MatMulNBitsQuantizer(model, **request["options"])
         quantizer.process()
         quantizer.model.save_model_to_file(request["output"], False)
 
@@ -269,7 +273,7 @@ def expose(model: str) -> None:
     onnx.save(loaded, EXPOSED)
 
 
-def ort_static(request: Request) -> Prepared:
+def ort_static(request: Request, package: str = ORT_PACKAGE) -> Prepared:
     """`onnxruntime.quantization.quantize_static`: QDQ, uint8 and int8 per channel.
 
     The options name the calibration method, MinMax by default.
@@ -277,26 +281,22 @@ def ort_static(request: Request) -> Prepared:
     The pre-processing that its guide asks for is done before the call: noted, not counted.
     """
     import samples
-    from onnxruntime.quantization import (
-        CalibrationMethod,
-        QuantFormat,
-        QuantType,
-        quantize_static,
-    )
 
+    functions = importlib.import_module(package)
+    types, methods = functions.QuantType, functions.CalibrationMethod
     model, notes = preprocessed(linked(request["model"]))
     reader = Reader(samples.of(request["samples"]).feeds())
 
     def call() -> None:
-        quantize_static(
+        functions.quantize_static(
             model,
             request["output"],
             reader,
-            quant_format=QuantFormat.QDQ,
+            quant_format=functions.QuantFormat.QDQ,
             per_channel=True,
-            activation_type=QuantType.QUInt8,
-            weight_type=QuantType.QInt8,
-            calibrate_method=CalibrationMethod[request["options"].get("method", "MinMax")],
+            activation_type=types.QUInt8,
+            weight_type=types.QInt8,
+            calibrate_method=methods[request["options"].get("method", "MinMax")],
         )
 
     return Prepared(call, notes)
@@ -431,6 +431,9 @@ JOBS: dict[str, Callable[[Request], Prepared]] = {
     "ort_dynamic": ort_dynamic,
     "ort_nbits": ort_nbits,
     "ort_static": ort_static,
+    "drop_in_dynamic": partial(ort_dynamic, package=DROP_IN_PACKAGE),
+    "drop_in_nbits": partial(ort_nbits, package=DROP_IN_PACKAGE),
+    "drop_in_static": partial(ort_static, package=DROP_IN_PACKAGE),
     "ort_alone": ort_alone,
     "sensitivity": sensitivity,
     "layer_by_layer": layer_by_layer,

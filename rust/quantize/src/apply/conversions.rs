@@ -52,7 +52,8 @@ impl Quantized {
     ) -> Result<(), QuantizeError> {
         let Some(ranges) = ranges.filter(|ranges| !ranges.kv_cache.is_empty()) else {
             let what = "needs the largest keys and values, which calibration finds: give \
-                        calibration_data, with an engine that runs GroupQueryAttention (onnxruntime)";
+                        calibration_data, with an engine that runs GroupQueryAttention \
+                        (onnxruntime)";
             return Err(QuantizeError::option("kv_cache", what));
         };
         let (model, count) = rewrite::with_quantized_cache(&self.model, kind, &ranges.kv_cache)?;

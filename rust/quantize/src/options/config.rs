@@ -124,10 +124,10 @@ options! {
         flag: Flag { value_name: Some("TYPE"), ..Flag::PLAIN },
     };
 
-    /// The type of the cache of keys and values of a language model: with calibration data, the past
-    /// and present of each `GroupQueryAttention` become integers with a scale for each channel.
-    /// Inputs and outputs of the model change their type, and for int4 their last length. ONNX
-    /// Runtime 1.32 runs this; earlier versions do not.
+    /// The type of the cache of keys and values of a language model: with calibration data, the
+    /// past and present of each `GroupQueryAttention` become integers with a scale for each
+    /// channel. Inputs and outputs of the model change their type, and for int4 their last length.
+    /// ONNX Runtime 1.32 runs this; earlier versions were not tried.
     option kv_cache: Option<KvCacheType> = None => {
         group: Group::Output,
         default_text: Some("floats, as in the model"),

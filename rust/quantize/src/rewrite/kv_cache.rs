@@ -1,5 +1,5 @@
-//! Quantizes the caches of keys and values of `GroupQueryAttention`: inputs and outputs of the model
-//! become integers, and the operator gets a scale for each channel.
+//! Quantizes the caches of keys and values of `GroupQueryAttention`: inputs and outputs of the
+//! model become integers, and the operator gets a scale for each channel.
 
 use std::collections::BTreeMap;
 

@@ -66,8 +66,9 @@ fn is_half(graph: &Graph<'_>, value: ValueId) -> bool {
     graph.dtype(value).is_some_and(|dtype| HALVES.contains(&dtype))
 }
 
-/// Whether a node computes in 16-bit floats and can compute in float32 instead, which all operators
-/// of ONNX support, and some of ONNX Runtime. The types of all its inputs and outputs must be known.
+/// Whether a node computes in 16-bit floats and can compute in float32 instead, which all
+/// operators of ONNX support, and some of ONNX Runtime. The types of all its inputs and outputs
+/// must be known.
 fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
