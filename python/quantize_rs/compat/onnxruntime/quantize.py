@@ -245,7 +245,8 @@ def quantize_static(
         )
         activations = f"u{activations}"
     overrides = _overrides.read(given, *tensors_of(model), activations)
-    options |= overrides.options()
+    # As in onnxruntime, samples give ranges of activations and nothing else.
+    options |= {"weight_algorithm": "nearest"} | overrides.options()
     with rename_plan_errors():
         plan = model.plan(activations=activations, optimize=optimize_model, **options)
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
