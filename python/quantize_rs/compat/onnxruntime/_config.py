@@ -7,7 +7,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
 from ..._inputs.model_source import ModelSource
-from ...errors import MissingPackageError, OptionError
+from ...errors import OptionError
+from ._onnx_package import onnx_package
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
 
@@ -165,13 +166,3 @@ def _excluded(model: Any, nodes: Excluded) -> list[str]:
     if not hasattr(model, "graph"):
         model = onnx_package("nodes_to_exclude as a function").load(model, load_external_data=False)
     return [node.name for node in model.graph.node if nodes(model, node)]
-
-
-def onnx_package(what: str) -> Any:
-    """Import the package onnx, which `what` needs."""
-    try:
-        import onnx
-    except ImportError as error:
-        fix = 'which is not installed: pip install "quantization-rs[onnx]"'
-        raise MissingPackageError(f"{what} needs onnx, {fix}", name="onnx") from error
-    return onnx

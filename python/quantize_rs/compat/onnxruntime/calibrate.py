@@ -9,6 +9,8 @@ from typing import Any
 
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
+from ..._inputs.run import Run, warn
+from ..._inputs.samples import sample_source
 from ..._options import check
 from ..._results.ranges import Ranges
 from ...errors import OptionError
@@ -125,6 +127,7 @@ class CalibraterBase:
         )
         self._symmetric = symmetric
         self._ranges: Ranges | None = None
+        self._warned: set[str] = set()
 
     def set_execution_providers(self, execution_providers: Any = None) -> None:
         """Do nothing: samples run on the CPU."""
@@ -137,7 +140,15 @@ class CalibraterBase:
 
     def collect_data(self, data_reader: Any) -> None:
         """Run samples; those of several calls count together."""
-        found = self._plan.calibrate(data_reader, method=self._method)
+        source = sample_source(
+            data_reader, "data_reader", num_samples=100, sample_shape=None, seed=0
+        )
+        with Run("auto", None, None, None).session() as begun:
+            core = self._plan._plan.calibrate(source, self._method, begun, keep=False)
+        # Each stride would say the same.
+        warn(said for said in core.warnings if said not in self._warned)
+        self._warned.update(core.warnings)
+        found = Ranges(core)
         self._ranges = found if self._ranges is None else self._ranges.merge(found)
 
     def compute_data(self) -> TensorsData:

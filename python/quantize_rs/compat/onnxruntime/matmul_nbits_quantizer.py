@@ -16,7 +16,7 @@ from ..._options import check
 from ..._results.report import Report
 from ...errors import OptionError
 from ._choices import name_of, names_of, nodes_of, rename_plan_errors
-from ._config import onnx_package
+from ._onnx_package import onnx_package
 from .quant_utils import QuantFormat
 
 __all__ = [

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ..._inputs.files import writable
 from ...errors import MissingPackageError
 from ...kernels import dequantize_linear
-from ._config import onnx_package
+from ._onnx_package import onnx_package
 
 __all__ = [
     "collect_activations",

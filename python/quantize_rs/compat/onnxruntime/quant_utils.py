@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..._inputs.files import write
+from ..._transforms.infer_shapes import infer_shapes
+from ._onnx_package import onnx_package
 from ._tensors_data import save_tensors_data
 
-__all__ = ["QuantFormat", "QuantType", "QuantizationMode", "write_calibration_table"]
+__all__ = [
+    "QuantFormat",
+    "QuantType",
+    "QuantizationMode",
+    "load_model_with_shape_infer",
+    "write_calibration_table",
+]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -53,6 +61,30 @@ class QuantizationMode(enum.Enum):
 
     IntegerOps = 0
     QLinearOps = 1
+
+
+def load_model_with_shape_infer(model_path: StrPath) -> Any:
+    """Return a model as an ``onnx.ModelProto`` with the shapes of all values.
+
+    No file is written beside the model, which may have any size that a ``ModelProto`` can have.
+
+    Raises
+    ------
+    MissingPackageError
+        The package onnx is not installed.
+    ModelError
+        The model cannot be read.
+
+    Examples
+    --------
+    >>> import quantize_rs
+    >>> from quantize_rs.compat.onnxruntime.quant_utils import load_model_with_shape_infer
+    >>> proto = load_model_with_shape_infer(quantize_rs.examples.digits().model)
+    >>> len(proto.graph.value_info) > 5
+    True
+    """
+    onnx = onnx_package("load_model_with_shape_infer")
+    return onnx.load_from_string(infer_shapes(model_path).model)
 
 
 def write_calibration_table(calibration_cache: Any, dir: StrPath = ".") -> None:  # noqa: A002
