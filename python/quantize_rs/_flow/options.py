@@ -320,7 +320,7 @@ class QuantizeOptions:
         The type of the cache of keys and values of a language model: with calibration data, the
         past and present of each `GroupQueryAttention` become integers with a scale for each
         channel. Inputs and outputs of the model change their type, and for int4 their last length.
-        ONNX Runtime 1.32 runs this; earlier versions do not. One of ``"int8"``, ``"int4"``.
+        ONNX Runtime 1.32 runs this; earlier versions were not tried. One of ``"int8"``, ``"int4"``.
         Default: floats, as in the model.
     dynamic_lstm : bool
         Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`. This is faster and

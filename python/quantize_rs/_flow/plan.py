@@ -68,6 +68,7 @@ class Plan:
         seed: int = 0,
         threads: int | None = None,
         progress: bool | Callback | None = None,
+        shard: str | tuple[int, int] | None = None,
         **aliases: Unpack[SamplesAliases],
     ) -> Ranges:
         """Run the model on samples and find the ranges of its activations.
@@ -103,6 +104,9 @@ class Plan:
         progress : bool or callable, optional
             True shows a progress bar on standard error; a function is called with the number of
             samples done, and the total or None.
+        shard : str or tuple of int, optional
+            A part of the samples, ``"2/8"`` or ``(2, 8)``: every eighth sample, from the second on.
+            `Ranges.merge` joins the parts, which may come from several machines.
         **aliases
             Other names of `samples`, as in `quantize`.
 
@@ -146,14 +150,21 @@ class Plan:
         source = sample_source(
             samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
         )
-        return self._calibrate(source, Run(engine, limit, threads, progress), method)
+        run = Run(engine, limit, threads, progress)
+        return self._calibrate(source, run, method, shard=check.shard(shard))
 
     def _calibrate(
-        self, source: _core.Source, run: Run, method: str, *, keep: bool = False
+        self,
+        source: _core.Source,
+        run: Run,
+        method: str,
+        *,
+        keep: bool = False,
+        shard: tuple[int, int] | None = None,
     ) -> Ranges:
         method = check.text("method", method, "the name of a method")
         with run.session() as begun:
-            ranges = self._plan.calibrate(source, method, begun, keep)
+            ranges = self._plan.calibrate(source, method, begun, keep, shard)
         warn(ranges.warnings)
         return Ranges(ranges)
 

@@ -209,3 +209,19 @@ def labels(value: npt.ArrayLike | None) -> list[int] | None:
         raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
     found: list[int] = array.astype(np.int64).ravel().tolist()
     return found
+
+
+def shard(value: str | tuple[int, int] | None) -> tuple[int, int] | None:
+    """Return a part of the samples, given as ``"2/8"`` or ``(2, 8)``."""
+    if value is None:
+        return None
+    parts = value.split("/") if isinstance(value, str) else list(value)
+    try:
+        index, total = (int(part) for part in parts)
+    except ValueError:
+        what = f"shard is {value!r}, expected a part such as '1/4'"
+        raise OptionError(what, option="shard") from None
+    if not 1 <= index <= total:
+        what = f"shard is {value!r}, expected a number from 1 to that of the parts"
+        raise OptionError(what, option="shard")
+    return index, total

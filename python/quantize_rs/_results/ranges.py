@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -186,15 +186,19 @@ class Ranges:
         """
         return result(RangesDiff, self._ranges.diff(other._ranges))
 
-    def merge(self, other: Ranges) -> Ranges:
-        """Return the ranges of one calibration over the samples of both.
+    def merge(self: Ranges | Iterable[Ranges], other: Ranges | None = None) -> Ranges:
+        """Return the ranges of one calibration over the samples of both, or of all parts.
 
-        Ranges of ``"auto"`` cannot be merged: merge ranges of one method first.
+        ``first.merge(second)`` merges two, and ``Ranges.merge(parts)`` all parts of a calibration
+        with `shard`. The result is that of one calibration bit for bit, except that weights are not
+        rounded with the help of samples. Ranges of ``"auto"`` cannot be merged: merge ranges of one
+        method first.
 
         Raises
         ------
         CalibrationError
-            The ranges belong to different models, methods or values.
+            The ranges belong to different models, methods or values; or a shard is missing, or
+            given twice.
 
         Examples
         --------
@@ -207,7 +211,12 @@ class Ranges:
         >>> first.merge(second).values == plan.calibrate(images).values
         True
         """
-        return Ranges(self._ranges.merge(other._ranges))
+        if isinstance(self, Ranges):
+            if other is None:
+                raise TypeError("merge() needs other ranges")
+            return Ranges(self._ranges.merge(other._ranges))
+        parts = [*self] if other is None else [*self, other]
+        return Ranges(_core.Ranges.merge_all([part._ranges for part in parts]))
 
     def plot(
         self, value: str | None = None, *, path: str | os.PathLike[str] | None = None

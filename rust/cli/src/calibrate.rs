@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::{ArgGroup, Args};
 use quantize_rs::options::Verb;
 use quantize_rs::{
-    Config, InputSpec, Method, Model, Plan, Ranges, Report, RetainingSamples, Sample,
+    Config, InputSpec, Method, Model, Plan, Ranges, Report, RetainingSamples, Sample, Shard,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -27,11 +27,26 @@ use crate::{output_check, output_path, plan, ranges, run_on_samples, summary, te
 pub(crate) const DONE: &str = "calibrated";
 
 /// Flags without effect if methods are only compared.
-const NOT_WITH_COMPARE_METHODS: [&str; 12] = [
+const NOT_WITH_COMPARE_METHODS: [&str; 13] = [
     "dry_run",
+    "shard",
     "ranges",
     "ranges_out",
     "method",
+    "save_recipe",
+    "html",
+    "validation_data",
+    "labels",
+    "scores",
+    "min_sqnr",
+    "max_accuracy_drop",
+    "require_faster",
+];
+
+/// Flags without effect if no model is written.
+const NOT_WITH_SHARD: [&str; 10] = [
+    "output",
+    "dry_run",
     "save_recipe",
     "html",
     "validation_data",
@@ -101,6 +116,16 @@ pub(crate) struct RangesArguments {
     pub(crate) ranges_out: Option<PathBuf>,
     #[arg(
         long,
+        value_name = "I/N",
+        requires = "ranges_out",
+        conflicts_with_all = NOT_WITH_SHARD,
+        value_parser = options::whole(|text| text.parse::<Shard>()),
+        help = options::help("shard"),
+        long_help = options::long_help("shard")
+    )]
+    pub(crate) shard: Option<Shard>,
+    #[arg(
+        long,
         value_name = "METHOD",
         value_parser = options::whole(|text| text.parse::<Method>()),
         help = options::help("method"),
@@ -122,7 +147,39 @@ pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Resul
         warn_of_noise(&args.samples, console);
         return compare(args, &model, &plan, numbers, console);
     }
-    summary::show(&report(args, console)?, args.samples.warning(), console)
+    match (args.ranges.shard, &args.ranges.ranges_out) {
+        (Some(shard), Some(path)) => part(args, shard, path, console),
+        _ => summary::show(&report(args, console)?, args.samples.warning(), console),
+    }
+}
+
+/// Calibrates on a part of the samples, and writes its ranges alone.
+fn part(
+    args: &CalibrateArguments,
+    shard: Shard,
+    path: &Path,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    let (model, plan) = planned(args)?;
+    let Numbers::Samples(samples) = Numbers::open(args, &model)? else { return Ok(()) };
+    warn_of_noise(&args.samples, console);
+    let mut others: Vec<&Path> = vec![&args.model];
+    others.extend(args.samples.data.as_deref());
+    others.extend(args.engine.library());
+    output_path::check_apart("--ranges-out", path, &others)?;
+    output_path::check(path)?;
+    // Ranges of all samples are what `auto` compares methods by.
+    let method = args.ranges.method.clone().unwrap_or_else(Method::full_range);
+    let engine = args.engine.open()?;
+    let sources = (&args.engine, &args.samples);
+    let done =
+        run_on_samples::on(&*engine, sources, samples, console, |engine, samples, control| {
+            let how = (&method, shard);
+            quantize_rs::calibrate_shard(&model, &plan, engine, samples, how, control)
+        })?;
+    console.done(&summary::ran(done.found.samples, &done.found.engine));
+    output_path::write(path, &done.found.to_json())?;
+    ranges::summary(&done.found, path, console)
 }
 
 /// Calibrates, and writes the quantized model. Warns about random samples before it begins.

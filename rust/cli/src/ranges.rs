@@ -101,6 +101,8 @@ fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure
     }
     // clap requires two files.
     let Some(merged) = merged else { return Ok(()) };
+    // All parts have to be there.
+    let merged = Ranges::merge_all(&[merged])?;
     output_path::write(&args.output, &merged.to_json())?;
     summary(&merged, &args.output, console)
 }
@@ -137,7 +139,11 @@ fn contents(path: &Path) -> Result<String, Failure> {
 }
 
 /// Prints what was written, and where.
-fn summary(ranges: &Ranges, output: &Path, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn summary(
+    ranges: &Ranges,
+    output: &Path,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
     let output = output.display().to_string();
     let json = serde_json::json!({
         "output": output,

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
-    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, Samples,
+    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, Samples, Shard,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -74,12 +74,21 @@ impl Run {
         py: Python<'_>,
         (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
-        (method, keep): (&str, bool),
+        (method, keep, shard): (&str, bool, Option<(usize, usize)>),
     ) -> PyResult<Ranges> {
         let begun = Instant::now();
         let method = gil::detached(py, None, || method.parse::<Method>())?;
+        let shard = gil::detached(py, None, || {
+            shard.map(|(index, count)| Shard::new(index, count)).transpose()
+        })?;
         let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
         let mut done = self.on(py, model, source, move |engine, samples, control| {
+            if let Some(shard) = shard {
+                let how = (&method, shard);
+                let ranges =
+                    quantize_rs::calibrate_shard(&its_model, &plan, engine, samples, how, control)?;
+                return Ok((ranges, Vec::new()));
+            }
             if !keep {
                 let ranges =
                     quantize_rs::calibrate(&its_model, &plan, engine, samples, &method, control)?;

@@ -62,7 +62,8 @@ impl Plan {
         model::Model { model: Arc::clone(&self.model) }
     }
 
-    /// Runs the model on samples and finds ranges.
+    /// Runs the model on samples, or on a part of them, and finds ranges.
+    #[pyo3(signature = (source, method, run, keep, shard=None))]
     fn calibrate(
         &self,
         py: Python<'_>,
@@ -70,8 +71,9 @@ impl Plan {
         method: &str,
         run: &Run,
         keep: bool,
+        shard: Option<(usize, usize)>,
     ) -> PyResult<Ranges> {
-        run.ranges(py, (&self.model, &self.plan), source, (method, keep))
+        run.ranges(py, (&self.model, &self.plan), source, (method, keep, shard))
     }
 
     /// Runs the model on samples and compares all methods.

@@ -143,6 +143,20 @@ impl Ranges {
         hasher.finish()
     }
 
+    /// The ranges of one calibration over the samples of all parts.
+    #[staticmethod]
+    fn merge_all(py: Python<'_>, parts: Vec<PyRef<'_, Ranges>>) -> PyResult<Ranges> {
+        let seconds = parts.iter().map(|part| part.seconds).sum();
+        let found: Vec<Arc<quantize_rs::Ranges>> =
+            parts.iter().map(|part| Arc::clone(&part.found)).collect();
+        let merged = gil::detached(py, None, move || {
+            let found: Vec<quantize_rs::Ranges> =
+                found.iter().map(|part| quantize_rs::Ranges::clone(part)).collect();
+            quantize_rs::Ranges::merge_all(&found)
+        })?;
+        Ok(Ranges::new(merged, seconds))
+    }
+
     /// The ranges of one calibration over the samples of both.
     fn merge(&self, py: Python<'_>, other: &Ranges) -> PyResult<Ranges> {
         let merged = gil::detached(py, None, || self.found.merge(&other.found))?;

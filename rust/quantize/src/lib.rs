@@ -79,7 +79,8 @@ pub use analysis::{
 pub use apply::Quantized;
 pub use calibrate::{
     Control, ENOUGH_SAMPLES, Engine, MethodComparison, MethodRow, Progress, RetainingSamples,
-    RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, compare_methods,
+    RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard,
+    compare_methods,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
@@ -98,8 +99,8 @@ pub use legacy::{
 pub use options::config;
 pub use options::{
     Below, Bias, Config, Format, FormatRow, HalfType, KvCacheType, Method, MicroLayout, MicroRow,
-    MixedLayers, PartialRow, PartialType, Placement, Profile, Rounding, RoundingEffort, Target,
-    WeightAlgorithm, WeightType,
+    MixedLayers, PartialRow, PartialType, Placement, Profile, Rounding, RoundingEffort, Shard,
+    Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

@@ -13,6 +13,7 @@ mod progress;
 mod retained;
 mod run;
 mod score;
+mod shard;
 mod weights;
 
 pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
@@ -31,6 +32,7 @@ use retained::RepeatedSamples;
 pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
+pub use shard::calibrate_shard;
 pub use weights::RoundingCost;
 use weights::{Again, MomentCollector};
 

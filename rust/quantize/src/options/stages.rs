@@ -56,6 +56,17 @@ options! {
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
     };
 
+    /// Run only a part of the samples and write its ranges to `ranges_out`, and no model: `2/8` is
+    /// every eighth sample, from the second on. `quantize-rs ranges merge` joins the parts, which
+    /// may come from several machines.
+    row shard: Option<String> = None => {
+        verbs: &[Verb::Calibrate],
+        surfaces: &[Surface::Cli],
+        only_with: Some(Condition::Given(&["ranges_out"])),
+        example: "",
+        flag: Flag { value_name: Some("I/N"), ..Flag::PLAIN },
+    };
+
     /// Also write the ranges to this file, as JSON.
     row ranges_out: Option<PathBuf> = None => {
         aliases: &["statistics_path"],

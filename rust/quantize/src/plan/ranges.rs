@@ -33,6 +33,7 @@ impl Ranges {
     /// Rejects ranges of another model, and ranges that lack a value of the plan.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
         self.check_print(&plan.origin.fingerprint)?;
+        self.check_complete()?;
         match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
             None => Ok(()),
             Some(name) => {

@@ -6,6 +6,7 @@
 
 mod diff;
 mod histogram;
+mod merge;
 mod rounded;
 pub mod tensorrt;
 
@@ -19,6 +20,7 @@ use quantize_rs_onnx::Model;
 use serde::{Deserialize, Serialize};
 
 use crate::graph::fingerprint::fingerprint;
+use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
@@ -65,6 +67,9 @@ pub struct Ranges {
     /// cache is quantized. Shared by clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
     pub kv_cache: Arc<BTreeMap<String, Vec<f32>>>,
+    /// The parts of the samples that they hold; empty for all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub shards: Vec<Shard>,
 }
 
 /// Whether a map is empty.
@@ -201,6 +206,7 @@ impl Ranges {
             rounded: Arc::default(),
             magnitudes: Arc::default(),
             kv_cache: Arc::default(),
+            shards: Vec::new(),
         }
     }
 
@@ -314,53 +320,6 @@ impl Ranges {
             }
         }
         Ok(ranges)
-    }
-
-    /// Merges the ranges of two calibrations. The result is exactly that of one calibration with
-    /// all samples.
-    ///
-    /// Ranges of the method `auto` cannot be merged, since its selection depends on the samples.
-    /// Merge ranges of another method instead; they hold the same statistics.
-    ///
-    /// # Errors
-    /// The ranges differ in model, method, values, types or engine, or have no statistics.
-    pub fn merge(&self, other: &Ranges) -> Result<Ranges, CalibrationError> {
-        let data = |what: &str| CalibrationError::data(what);
-        let types = |ranges: &Ranges| -> Vec<(String, Option<QSpec>)> {
-            ranges.statistics.iter().map(|(name, seen)| (name.clone(), seen.spec)).collect()
-        };
-        let same = self.model == other.model
-            && self.method == other.method
-            && self.values.keys().eq(other.values.keys())
-            && types(self) == types(other);
-        if !same {
-            return Err(data("these ranges have different models, methods, values or types"));
-        }
-        if self.engine != other.engine {
-            return Err(data(
-                "these ranges come from different engines: use one engine for all calibrations",
-            ));
-        }
-        let method = self.method.parse::<Method>().map_err(|error| data(&error.to_string()))?;
-        if matches!(method, Method::Auto) {
-            return Err(data(
-                "ranges of the method `auto` cannot be merged: merge ranges of another method, \
-                 then select with `auto`",
-            ));
-        }
-        let mut merged = self.clone();
-        merged.samples = merged.samples.saturating_add(other.samples);
-        merged.notes.extend_from_slice(&other.notes);
-        merged.notes.sort();
-        merged.notes.dedup();
-        // Weights that were rounded for a part of the samples were not rounded for all of them.
-        merged.rounded = Arc::default();
-        // Remarks about few samples may not hold for all samples together.
-        merged.warnings.clear();
-        for (name, seen) in Arc::make_mut(&mut merged.statistics) {
-            seen.merge(&other.statistics[name]);
-        }
-        merged.using(&method)
     }
 
     /// Checks that the ranges belong to a model.

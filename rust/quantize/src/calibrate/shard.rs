@@ -1,0 +1,68 @@
+//! Calibrates on a part of the samples, whose ranges are merged with those of the other parts.
+
+use quantize_rs_onnx::Model;
+
+use super::engine::{Engine, Sample, Samples};
+use super::{Control, calibrate};
+use crate::options::{Shard, WeightAlgorithm};
+use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
+
+/// Runs the model on the samples of one part, as [`calibrate`] does on all.
+///
+/// [`Ranges::merge_all`] of all parts equals the ranges of one calibration, bit for bit. Weights
+/// are not rounded with the help of samples: that needs all of them.
+///
+/// # Errors
+/// The method is `auto`, which selects by all samples; otherwise as [`calibrate`].
+pub fn calibrate_shard(
+    model: &Model,
+    plan: &Plan,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    (method, shard): (&Method, Shard),
+    control: Control<'_>,
+) -> Result<Ranges, QuantizeError> {
+    if matches!(method, Method::Auto) {
+        let what = "the method auto selects by all samples: calibrate shards with another method, \
+                    such as minmax or entropy";
+        return Err(CalibrationError::data(what).into());
+    }
+    let mut plan = plan.clone();
+    plan.config.weight_algorithm = WeightAlgorithm::Nearest;
+    let mut part = Part { samples, shard, position: 0 };
+    let mut ranges = calibrate(model, &plan, engine, &mut part, method, control)?;
+    if shard.count > 1 {
+        ranges.shards = vec![shard];
+    }
+    Ok(ranges)
+}
+
+/// The samples of a part.
+struct Part<'a> {
+    samples: &'a mut dyn Samples,
+    shard: Shard,
+    /// How many samples of all were read.
+    position: usize,
+}
+
+impl Samples for Part<'_> {
+    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
+        loop {
+            let next = self.samples.next_sample()?;
+            let own = self.shard.holds(self.position);
+            self.position += 1;
+            if own || next.is_err() {
+                return Some(next);
+            }
+        }
+    }
+
+    fn len_hint(&self) -> Option<usize> {
+        let left = self.samples.len_hint()?;
+        Some((self.position..self.position + left).filter(|at| self.shard.holds(*at)).count())
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        self.samples.conversions()
+    }
+}

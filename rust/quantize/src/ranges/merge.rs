@@ -1,0 +1,172 @@
+//! Merges the ranges of calibrations on parts of the samples.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use quantize_rs_math::QSpec;
+
+use super::Ranges;
+use crate::options::Shard;
+use crate::{CalibrationError, Method};
+
+/// The note of merged ranges.
+const NOT_ROUNDED: &str = "weights are rounded without samples: merged ranges do not hold what \
+    rounding with samples needs";
+
+impl Ranges {
+    /// Merges the ranges of two calibrations. The result is exactly that of one calibration with
+    /// all samples, except that weights are not rounded with the help of samples.
+    ///
+    /// Ranges of the method `auto` cannot be merged, since its selection depends on the samples.
+    /// Merge ranges of another method instead; they hold the same statistics.
+    ///
+    /// # Errors
+    /// The ranges differ in model, method, values, types or engine, have no statistics, or hold the
+    /// same shard or shards of different divisions.
+    pub fn merge(&self, other: &Ranges) -> Result<Ranges, CalibrationError> {
+        let data = |what: &str| CalibrationError::data(what);
+        self.check_same(other)?;
+        let shards = both(&self.shards, &other.shards)?;
+        let method = self.method.parse::<Method>().map_err(|error| data(&error.to_string()))?;
+        if matches!(method, Method::Auto) {
+            return Err(data(
+                "ranges of the method `auto` cannot be merged: merge ranges of another method, \
+                 then select with `auto`",
+            ));
+        }
+        let mut merged = self.clone();
+        merged.samples = merged.samples.saturating_add(other.samples);
+        merged.notes.extend_from_slice(&other.notes);
+        // Weights that were rounded for a part of the samples were not rounded for all of them.
+        if !merged.rounded.is_empty() || !other.rounded.is_empty() {
+            merged.rounded = Arc::default();
+            merged.notes.push(NOT_ROUNDED.to_owned());
+        }
+        merged.notes.sort();
+        merged.notes.dedup();
+        // Remarks about few samples may not hold for all samples together.
+        merged.warnings.clear();
+        merged.shards = shards;
+        for (name, seen) in Arc::make_mut(&mut merged.statistics) {
+            seen.merge(&other.statistics[name]);
+        }
+        largest(Arc::make_mut(&mut merged.magnitudes), &other.magnitudes, |all, one| {
+            *all = all.max(*one);
+        });
+        largest(Arc::make_mut(&mut merged.kv_cache), &other.kv_cache, |all, one| {
+            all.iter_mut().zip(one).for_each(|(all, one)| *all = all.max(*one));
+        });
+        merged.using(&method)
+    }
+
+    /// Merges the ranges of all parts of a calibration.
+    ///
+    /// # Errors
+    /// There are none, a shard is missing, or as [`Ranges::merge`].
+    pub fn merge_all(parts: &[Ranges]) -> Result<Ranges, CalibrationError> {
+        let Some((first, others)) = parts.split_first() else {
+            return Err(CalibrationError::data("there are no ranges to merge"));
+        };
+        let mut seen = Vec::new();
+        for shard in parts.iter().flat_map(|part| &part.shards) {
+            if seen.contains(shard) {
+                return Err(CalibrationError::data(format!("shard {shard} is given twice")));
+            }
+            seen.push(*shard);
+        }
+        let merged = others.iter().try_fold(first.clone(), |all, one| all.merge(one))?;
+        merged.check_complete()?;
+        Ok(merged)
+    }
+
+    /// Rejects ranges of some shards alone.
+    pub(crate) fn check_complete(&self) -> Result<(), CalibrationError> {
+        let Some(Shard { count, .. }) = self.shards.first() else { return Ok(()) };
+        let here: Vec<usize> = self.shards.iter().map(|shard| shard.index).collect();
+        let missing: Vec<String> = (1..=*count)
+            .filter(|index| !here.contains(index))
+            .map(|index| format!("{index}/{count}"))
+            .collect();
+        let what = format!("these ranges lack shard {}: merge all of them", missing.join(", "));
+        Err(CalibrationError::data(what))
+    }
+
+    /// Rejects ranges of another calibration, by what differs.
+    fn check_same(&self, other: &Ranges) -> Result<(), CalibrationError> {
+        let types = |ranges: &Ranges| -> Vec<(String, Option<QSpec>)> {
+            ranges.statistics.iter().map(|(name, seen)| (name.clone(), seen.spec)).collect()
+        };
+        let differs = |what: String| Err(CalibrationError::data(what));
+        if self.model != other.model {
+            return differs("these ranges belong to different models".to_owned());
+        }
+        if self.method != other.method {
+            let (one, two) = (&self.method, &other.method);
+            return differs(format!("these ranges have different methods, {one} and {two}"));
+        }
+        let names = self.values.keys().chain(other.values.keys());
+        let both =
+            |name: &&String| self.values.contains_key(*name) == other.values.contains_key(*name);
+        if let Some(name) = names.clone().find(|name| !both(name)) {
+            return differs(format!(
+                "only one of these ranges has `{name}`: they come from different plans"
+            ));
+        }
+        let pairs = types(self).into_iter().zip(types(other));
+        if let Some(((name, _), _)) = pairs.clone().find(|(one, two)| one != two)
+            && self.statistics.len() == other.statistics.len()
+        {
+            return differs(format!("`{name}` has different types in these ranges"));
+        }
+        if self.statistics.len() != other.statistics.len() {
+            return differs("these ranges have statistics of different values".to_owned());
+        }
+        if self.engine != other.engine {
+            return differs(
+                "these ranges come from different engines: use one engine for all calibrations"
+                    .to_owned(),
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The shards of both; none if these are all.
+fn both(one: &[Shard], other: &[Shard]) -> Result<Vec<Shard>, CalibrationError> {
+    let differ = |what: String| Err(CalibrationError::data(what));
+    let (Some(first), Some(second)) = (one.first(), other.first()) else {
+        return match one.first().or(other.first()) {
+            None => Ok(Vec::new()),
+            Some(shard) => differ(format!(
+                "one of these ranges is shard {shard}, and the other of all samples, or merged \
+                 already"
+            )),
+        };
+    };
+    if first.count != second.count {
+        return differ(format!("shards {first} and {second} are of different divisions"));
+    }
+    if let Some(twice) = one.iter().find(|shard| other.contains(shard)) {
+        return differ(format!("shard {twice} is given twice"));
+    }
+    let mut all = [one, other].concat();
+    all.sort_unstable();
+    if all.len() == first.count {
+        all.clear();
+    }
+    Ok(all)
+}
+
+/// Merges the largest magnitudes by name.
+fn largest<T: Clone>(
+    all: &mut BTreeMap<String, T>,
+    others: &BTreeMap<String, T>,
+    add: impl Fn(&mut T, &T),
+) {
+    for (name, one) in others {
+        match all.get_mut(name) {
+            Some(all) => add(all, one),
+            None => drop(all.insert(name.clone(), one.clone())),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+"""Calibration on parts of the samples, whose ranges are merged."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from decoders import decoder, prompts
+
+import quantize_rs
+from quantize_rs import CalibrationError, OptionError, Ranges
+
+DIGITS = quantize_rs.examples.digits()
+IMAGES = np.load(DIGITS.calibration)[:61]
+PLAN = quantize_rs.open(DIGITS.model).plan(activations="uint8")
+
+
+def parts(count: int, **options: Any) -> list[Ranges]:
+    return [
+        PLAN.calibrate(IMAGES, shard=(index, count), engine="tract", **options)
+        for index in range(1, count + 1)
+    ]
+
+
+@pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy", "mse"])
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+def test_all_parts_together_are_one_calibration(method: str, count: int, tmp_path: Path) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="nearest")
+    whole = plan.calibrate(IMAGES, method=method, engine="tract")
+    merged = Ranges.merge(reversed(parts(count, method=method)))
+    assert merged.values == whole.values
+    assert merged.samples == whole.samples == len(IMAGES)
+    for name, found in (("whole", whole), ("merged", merged)):
+        found.save(tmp_path / name)
+    assert (tmp_path / "whole").read_bytes() == (tmp_path / "merged").read_bytes()
+    assert plan.apply(merged).to_bytes() == plan.apply(whole).to_bytes()
+
+
+def test_parts_hold_every_nth_sample() -> None:
+    [second] = [PLAN.calibrate(IMAGES, shard="2/4", engine="tract")]
+    assert second.samples == 15
+    assert second.values == PLAN.calibrate(IMAGES[1::4], engine="tract").values
+    assert PLAN.calibrate(IMAGES, shard="2/4", limit=8, engine="tract").samples == 2
+
+
+def test_missing_and_doubled_parts_are_refused_by_name() -> None:
+    first, second, third, fourth = parts(4)
+    with pytest.raises(CalibrationError, match="lack shard 2/4, 4/4: merge all of them"):
+        Ranges.merge([first, third])
+    with pytest.raises(CalibrationError, match="shard 3/4 is given twice"):
+        Ranges.merge([first, second, third, fourth, third])
+    with pytest.raises(CalibrationError, match="shard 1/4 is given twice"):
+        Ranges.merge([first, first])
+    with pytest.raises(CalibrationError, match="lack shard 2/4, 3/4, 4/4"):
+        PLAN.apply(first)
+    with pytest.raises(CalibrationError, match="shards 1/4 and 1/2 are of different divisions"):
+        first.merge(parts(2)[0])
+    with pytest.raises(CalibrationError, match="the other of all samples"):
+        first.merge(PLAN.calibrate(IMAGES, engine="tract"))
+    with pytest.raises(CalibrationError, match="there are no ranges to merge"):
+        Ranges.merge([])
+    # Some at a time.
+    assert first.merge(third).merge(second.merge(fourth)).samples == len(IMAGES)
+
+
+def test_parts_of_something_else_are_refused_by_what_differs() -> None:
+    first, _ = parts(2)
+    with pytest.raises(CalibrationError, match="different methods, minmax and entropy"):
+        first.merge(parts(2, method="entropy")[1])
+    other = quantize_rs.open(DIGITS.model).plan(activations="uint8", op_types=["Conv"])
+    with pytest.raises(CalibrationError, match=r"come from different plans|different values"):
+        first.merge(other.calibrate(IMAGES, shard="2/2", engine="tract"))
+    other = quantize_rs.open(DIGITS.model).plan(activations="int8")
+    with pytest.raises(CalibrationError, match="has different types"):
+        first.merge(other.calibrate(IMAGES, shard="2/2", engine="tract"))
+    other = quantize_rs.open(decoder()).plan(activations="uint8")
+    with pytest.raises(CalibrationError, match="belong to different models"):
+        first.merge(other.calibrate(prompts(4), shard="2/2"))
+    with pytest.raises(CalibrationError, match="different engines"):
+        first.merge(PLAN.calibrate(IMAGES, shard="2/2", engine="onnxruntime"))
+
+
+def test_what_is_no_part_is_refused() -> None:
+    for wrong in ("5/4", "0/4", "1", "a/b", (3, 2)):
+        with pytest.raises(OptionError, match="shard is"):
+            PLAN.calibrate(IMAGES, shard=wrong)
+    with pytest.raises(CalibrationError, match="auto selects by all samples"):
+        PLAN.calibrate(IMAGES, shard="1/2", method="auto")
+
+
+def test_the_largest_keys_and_values_are_merged() -> None:
+    plan = quantize_rs.open(decoder()).plan(weights="int8", kv_cache="int8", allow_larger=True)
+    samples = prompts(9)
+    merged = Ranges.merge([plan.calibrate(samples, shard=(i, 3)) for i in (1, 2, 3)])
+    nearest = quantize_rs.open(decoder()).plan(
+        weights="int8", kv_cache="int8", allow_larger=True, weight_algorithm="nearest"
+    )
+    whole = nearest.calibrate(samples)
+    assert nearest.apply(merged).to_bytes() == nearest.apply(whole).to_bytes()
+
+
+def test_a_merge_says_that_weights_are_not_rounded() -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="gptq")
+    halves = [plan.calibrate(IMAGES[at::2], engine="tract") for at in (0, 1)]
+    report = plan.apply(halves[0].merge(halves[1])).report
+    assert any("rounded without samples" in note for note in report.notes)
+
+
+def test_the_command_line_writes_and_merges_parts(tmp_path: Path) -> None:
+    def command(*arguments: object) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "quantize_rs", *map(str, arguments)]
+        return subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    given = ("--calibration-data", DIGITS.calibration, "--limit", 61, "--engine", "tract")
+    for index in (1, 2):
+        part = ("--shard", f"{index}/2", "--ranges-out", f"part{index}.json")
+        done = command("calibrate", DIGITS.model, *given, *part)
+        assert done.returncode == 0, done.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["part1.json", "part2.json"]
+    done = command("ranges", "merge", "part2.json", "part1.json", "--output", "all.json")
+    assert done.returncode == 0, done.stderr
+    merged = Ranges.load(tmp_path / "all.json")
+    assert merged.values == PLAN.calibrate(IMAGES, engine="tract").values
+    done = command("ranges", "merge", "part1.json", "part1.json", "--output", "twice.json")
+    assert done.returncode != 0
+    assert "shard 1/2 is given twice" in done.stderr
+    assert not (tmp_path / "twice.json").exists()
+    done = command("calibrate", DIGITS.model, "--ranges", "part1.json", "-o", "out.onnx")
+    assert done.returncode != 0
+    assert "lack shard 2/2" in done.stderr
+    done = command("calibrate", DIGITS.model, *given, "--shard", "1/2")
+    assert done.returncode == 2
+    assert "--ranges-out" in done.stderr
