@@ -96,6 +96,8 @@ def top_k(labels: ArrayLike, k: int = 5, *, output: str | None = None) -> Metric
     output : str, optional
         The output with the scores, along its last axis; by default the first.
     """
+    if k < 1:
+        raise OptionError(f"k is {k}, expected 1 or more", option="k")
     wanted = np.asarray(labels).ravel()
 
     def score(outputs: Outputs, _: Samples) -> float:

@@ -153,6 +153,22 @@ def test_a_model_without_such_a_cache_is_refused() -> None:
         quantize_rs.quantize(MODEL, None, kv_cache="int8")
 
 
+def test_a_cache_alone_is_something() -> None:
+    report = quantized(kv_cache="int8", exclude=["*"])
+    assert not any("nothing was quantized" in said for said in report.warnings)
+
+
+@pytest.mark.parametrize("length", [0, 1 << 40])
+def test_impossible_numbers_of_heads_are_no_cache(length: int) -> None:
+    def edit(graph: onnx.GraphProto) -> None:
+        for value in graph.input:
+            if value.name.startswith("past"):
+                value.type.tensor_type.shape.dim[1].dim_value = length
+
+    with pytest.raises(OptionError, match="no GroupQueryAttention"):
+        quantize_rs.quantize(changed(edit), None, kv_cache="int8")
+
+
 def test_a_cache_that_is_quantized_stays_as_it_is() -> None:
     model = model_of(quantized(kv_cache="int8"))
     with pytest.raises(OptionError, match="no GroupQueryAttention"):

@@ -125,6 +125,11 @@ def test_named_metrics_equal_those_of_other_libraries() -> None:
     assert found.quantized > 0
 
 
+def test_a_rank_below_1_is_refused() -> None:
+    with pytest.raises(OptionError, match="k is 0"):
+        metrics.top_k(LABELS, 0)
+
+
 def test_negative_labels_are_left_out_of_the_perplexity() -> None:
     some = np.where(np.arange(24) < 12, LABELS, -100)
     outputs = [{"y": RNG.normal(size=(24, 10)).astype(np.float32)}]
@@ -233,7 +238,10 @@ def test_what_cannot_be_measured_is_refused(
 
 
 def test_a_score_that_is_not_a_number_misses_the_criterion() -> None:
-    with pytest.raises(quantize_rs.errors.AccuracyCriteriaError):
+    found = compared(lambda _, __: math.inf)
+    assert math.isnan(found.original)
+    assert math.isnan(found.drop)
+    with pytest.raises(quantize_rs.errors.AccuracyCriteriaError, match="score that is not finite"):
         quantize_rs.quantize(
             MODEL,
             None,

@@ -393,3 +393,15 @@ def test_a_target_that_needs_zero_point_0_refuses_others(digits: Path, target: s
         quantize_rs.open(digits).plan(target=target, activations="int8", symmetric=False)
     plan = quantize_rs.open(digits).plan(target=target, activations="int8")
     assert all(value.symmetric for value in plan if value.role == "weight")
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"dedicated_qdq_pairs": True}, {"float_outputs": ["Conv"]}, {"quantize_bias": False}],
+    ids=str,
+)
+def test_options_of_activations_are_refused_without_activations(option: dict[str, Any]) -> None:
+    digits = quantize_rs.examples.digits().model
+    with pytest.raises(quantize_rs.OptionError, match="no effect"):
+        quantize_rs.open(digits).plan(**option)
+    quantize_rs.open(digits).plan(activations="uint8", **option)

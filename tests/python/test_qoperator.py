@@ -389,3 +389,74 @@ def test_another_padding_value_is_found() -> None:
     found = quantize_rs.validate(model("moves"), proto.SerializeToString())
     assert not found.passed
     assert "not the zero point" in str(found)
+
+
+@pytest.mark.parametrize("form", ["qdq", "qoperator"])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "pads"), [(5, 4, [1] * 4), (3, 2, [0] * 4), (3, 2, [1] * 4)]
+)
+def test_averages_of_cut_windows_with_padding_stay_float(
+    kernel: int, stride: int, pads: list[int], form: str
+) -> None:
+    """ONNX Runtime's integer kernel divides by another count there."""
+    pool = helper.make_node(
+        "AveragePool",
+        ["c"],
+        ["l"],
+        "pool",
+        kernel_shape=[kernel] * 2,
+        strides=[stride] * 2,
+        pads=pads,
+        ceil_mode=1,
+        count_include_pad=1,
+    )
+    constants = {name: FILTERS[name] for name in ("w", "b", "w2")}
+    pooled = graphs.built([CONV, pool, LAST], constants, SHAPE)
+    x = samples(SHAPE)
+    report = quantize_rs.quantize_with_calibration(
+        pooled, None, x, output_format=form, include=["*"], allow_larger=True
+    )
+    assert report.model is not None
+    exact = session(pooled, False).run(None, {"x": x[:1]})[0]
+    for optimized in (False, True):
+        found = session(report.model, optimized).run(None, {"x": x[:1]})[0]
+        assert np.abs(found - exact).max() < 0.1
+
+
+def quantized_before(scale: list[float] | float, zero: int, between: onnx.NodeProto) -> bytes:
+    """Make a model whose author has quantized the values around a node."""
+    point = np.full(np.shape(scale), zero, np.uint8)
+    constants = {"w": FILTERS["w"], "b": FILTERS["b"], "w2": FILTERS["w2"]}
+    nodes = [CONV]
+    for value in ("c", "m"):
+        nodes.append(node("QuantizeLinear", f"{value} s z", f"{value}q"))
+        nodes.append(node("DequantizeLinear", f"{value}q s z", f"{value}d"))
+    nodes.insert(3, between)
+    nodes.append(node("Conv", "md w2", "y"))
+    proto = onnx.load_from_string(graphs.built(nodes, constants, SHAPE))
+    for name, array in (("s", np.array(scale, np.float32)), ("z", point)):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    return bytes(proto.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("scale", "zero", "between"),
+    [
+        (-0.05, 128, node("MaxPool", "cd", "m", kernel_shape=[2, 2])),
+        ([0.05], 128, node("Add", "cd cd", "m")),
+        ([0.05], 128, node("Mul", "cd cd", "m")),
+        ([0.05], 128, node("LeakyRelu", "cd", "m", alpha=0.1)),
+    ],
+)
+def test_odd_scales_of_the_original_are_not_read_as_integers(
+    scale: list[float] | float, zero: int, between: onnx.NodeProto
+) -> None:
+    original, x = quantized_before(scale, zero, between), samples(SHAPE)
+    runs = []
+    for form in ("qdq", "qoperator"):
+        report = quantize_rs.quantize_with_calibration(
+            original, None, x, output_format=form, allow_larger=True, weight_algorithm="nearest"
+        )
+        assert report.model is not None
+        runs.append(session(report.model, False).run(None, {"x": x[:1]})[0])
+    assert np.abs(runs[0] - runs[1]).max() < 0.1

@@ -223,8 +223,12 @@ class Model:
             or output_format == "qoperator"
             or (target is not None and output_format == "qdq")
         )
-        symmetric_alone = found["activation_symmetric"] and not calibrated
-        check.reject_unused("without activations", activation_symmetric=symmetric_alone)
+        unused = {
+            name: not calibrated and found[name] not in (None, False, [], ())
+            for name in ("activation_symmetric", "float_outputs", "dedicated_qdq_pairs")
+        }
+        unused["quantize_bias"] = not calibrated and found["quantize_bias"] is not None
+        check.reject_unused("without activations", **unused)
         bits = check.bits("bits", found["bits"]) if "bits" in found.given else None
         return self._plan(option_dict(found, bits=bits, with_activations=calibrated))
 

@@ -18,6 +18,13 @@ def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def restore_scores(found: dict[str, Any]) -> dict[str, Any]:
+    """Restore the scores that are None in a dict: they are not finite."""
+    for key in ("original", "quantized", "drop"):
+        found[key] = math.nan if found[key] is None else found[key]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class LostChannels:
     """Channels of an output whose error is as large as they are: an SQNR of 0 dB.
@@ -80,7 +87,7 @@ class Accuracy:
         The output with the class scores.
     original, quantized, drop : float
         The accuracy of each model, from 0 to 1, and the difference. With another metric, its scores
-        and how much worse the quantized model is.
+        and how much worse the quantized model is; NaN where a score is not finite.
     labels : int
         The number of labels; 0 with another metric.
     metric : str or None
@@ -93,6 +100,7 @@ class Accuracy:
     drop: float
     labels: int
     metric: str | None = None
+    _adapt = staticmethod(restore_scores)
 
 
 @dataclass(frozen=True, slots=True)

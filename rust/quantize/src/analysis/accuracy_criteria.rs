@@ -18,6 +18,9 @@ impl Comparison {
         if let Some(most) = bar.max_accuracy_drop {
             match &self.accuracy {
                 Some(accuracy) if accuracy.drop <= most => {}
+                Some(Accuracy { metric: Some(metric), drop, .. }) if drop.is_nan() => {
+                    misses.push(format!("{metric} has a score that is not finite"));
+                }
                 Some(Accuracy { metric: Some(metric), drop, .. }) => {
                     misses.push(format!("{metric} is {drop:.5} worse, expected {most} at most"));
                 }

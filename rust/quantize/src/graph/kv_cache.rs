@@ -13,6 +13,9 @@ const ATTENTION: &str = "GroupQueryAttention";
 /// inputs with the scales of the cache.
 const PLACES: [(usize, usize, usize); 2] = [(3, 1, 12), (4, 2, 13)];
 
+/// More channels have no model, but files may say anything.
+const MAX_CHANNELS: usize = 1 << 20;
+
 /// A cache of keys or values.
 #[derive(Clone, Debug)]
 pub(crate) struct KvCache<'m> {
@@ -73,5 +76,9 @@ fn cache<'m>(
     let dtype = graph.dtype(past).filter(|dtype| float.contains(dtype));
     let shape = graph.shape(past).filter(|_| alone && dtype.is_some())?;
     let [_, Some(heads), _, Some(size)] = shape[..] else { return None };
+    let channels = heads.checked_mul(size)?;
+    if channels == 0 || channels > MAX_CHANNELS {
+        return None;
+    }
     Some(KvCache { past: read.name, present: written.name, scale_input, heads, size })
 }

@@ -155,7 +155,10 @@ impl Format {
             Err(QuantizeError::option(option, what))
         };
         if !row.calibrated && config.activations.is_some() {
-            return against("activations", "cannot be quantized by calibration here".to_owned());
+            return against(
+                "activations",
+                "cannot be quantized by calibration here; `quantize` writes this".to_owned(),
+            );
         }
         if self == Format::QOperator {
             match config.activations {

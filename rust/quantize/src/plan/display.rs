@@ -126,6 +126,9 @@ impl fmt::Display for KeepReason {
             KeepReason::FloatBias { target: None } => {
                 f.write_str("bias, which quantize_bias leaves in float")
             }
+            KeepReason::MisreadBy { node } => {
+                write!(f, "read by {node}, which ONNX Runtime averages wrongly on integers")
+            }
             KeepReason::FloatOutput { op_type } => {
                 write!(f, "output of {op_type}, which float_outputs leaves in float")
             }

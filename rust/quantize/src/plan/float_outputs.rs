@@ -3,7 +3,6 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::{KeepReason, Plan, Source};
-use crate::QuantizeError;
 use crate::graph::{Graph, Producer, ValueId, ops};
 
 /// Functions that are computed with the operator before them.
@@ -11,17 +10,19 @@ const FUNCTIONS: [&str; 2] = ["Relu", "Clip"];
 
 impl Plan {
     /// The plan without outputs of operators in `float_outputs` that no operator on integers reads.
-    ///
-    /// # Errors
-    /// The option names an operator that is never quantized.
-    pub(super) fn without_float_outputs(self, graph: &Graph<'_>) -> Result<Plan, QuantizeError> {
+    /// There is a warning for an operator that is never quantized.
+    pub(super) fn without_float_outputs(mut self, graph: &Graph<'_>) -> Plan {
         if self.config.float_outputs.is_empty() {
-            return Ok(self);
+            return self;
         }
         let unknown = |op_type: &&String| !ops::op_types().any(|known| known == op_type.as_str());
-        if let Some(op_type) = self.config.float_outputs.iter().find(unknown) {
-            let what = format!("names `{op_type}`, which is not an operator that is quantized");
-            return Err(QuantizeError::option("float_outputs", what));
+        let unknown: Vec<&str> =
+            self.config.float_outputs.iter().filter(unknown).map(String::as_str).collect();
+        if !unknown.is_empty() {
+            self.warnings.push(format!(
+                "float_outputs: no operator of the type {} is ever quantized",
+                unknown.join(" or ")
+            ));
         }
         let on_integers: &BTreeSet<usize> = &self.on_integers;
         let wanted = |value: ValueId| {
@@ -36,7 +37,7 @@ impl Plan {
                 (!wanted(id)).then(|| (value.name.clone(), KeepReason::FloatOutput { op_type }))
             })
             .collect();
-        Ok(self.without(left).into_owned())
+        self.without(left).into_owned()
     }
 
     /// The type of the operator that computes a value, if `float_outputs` names it; with an

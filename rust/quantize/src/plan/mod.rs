@@ -22,6 +22,7 @@ mod formats;
 mod integer_ops;
 mod joined_inputs;
 mod minimum_opset;
+mod misread_pools;
 mod mixed_layers;
 mod non_finite;
 mod nothing;
@@ -274,6 +275,11 @@ pub enum KeepReason {
         /// The runtime; `None` if the options leave biases in float.
         target: Option<&'static str>,
     },
+    /// A pool reads it that ONNX Runtime would compute wrongly on integers.
+    MisreadBy {
+        /// The pool.
+        node: String,
+    },
     /// It is the output of an operator whose outputs the options leave in float.
     FloatOutput {
         /// The type of the operator.
@@ -410,7 +416,7 @@ impl Plan {
         };
         let decisions = rules::decide(&context);
         let mut plan = Plan::from_decisions(graph, &constants, config.clone(), decisions);
-        plan = plan.without_float_outputs(graph)?;
+        plan = plan.without_float_outputs(graph).without_misread_pools(graph);
         plan.overrides = selection.decided(graph, &constants);
         plan.overrides
             .retain(|name, _| plan.values.iter().any(|v| v.name == *name && v.is_quantized()));

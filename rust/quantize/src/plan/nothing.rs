@@ -23,7 +23,8 @@ impl Plan {
     /// ```
     pub fn nothing_quantized(&self) -> Option<String> {
         let stored = self.steps.iter().any(|step| step.pass == STORE_INTEGERS);
-        (self.quantized().next().is_none() && !stored)
+        let cached = self.config.kv_cache.is_some();
+        (self.quantized().next().is_none() && !stored && !cached)
             .then(|| format!("nothing was quantized: {}", self.reasons()))
     }
 

@@ -4,7 +4,7 @@
 //! optimized graphs.
 
 mod activations;
-mod arithmetic;
+pub(crate) mod arithmetic;
 mod data_movement;
 mod einsum;
 mod linear;

@@ -1,12 +1,11 @@
 //! Nodes that become operators on integers, or move integers.
 
-use std::slice;
-
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
 use super::Fusion;
 use super::quantized::{Codes, dequantized, only_consumer, quantized};
 use crate::graph::elements::to_f32;
+use crate::graph::ops::arithmetic::averages_integers;
 use crate::graph::ops::{IntegerSupport, MICROSOFT, rule};
 use crate::graph::qlinear::{QLinear, ROWS, Slot};
 use crate::graph::{Graph, ValueId};
@@ -76,7 +75,7 @@ impl<'m> Fusion<'_, 'm> {
             _ => matches!((rule(proto)?.integer)(graph, node), IntegerSupport::SameAsInput { .. }),
         };
         let input = dequantized(graph, graph.input(node, 0)?)?;
-        if !moves || !input.is_8_bit() {
+        if !moves || !input.is_8_bit() || !input.is_positive() {
             return None;
         }
         let outputs = (0..proto.output.len()).map(|output| {
@@ -275,6 +274,11 @@ impl Operands<'_, '_> {
             "Conv" | "MatMul" | "Gemm" => self.sources.get(..1)?,
             _ => self.sources,
         };
+        // A sum, a product and others take scalars alone.
+        let products = matches!(row.float, "Conv" | "MatMul" | "Gemm");
+        if !output.is_positive() || !(products || output.is_scalar) {
+            return None;
+        }
         let same = output.is_8_bit() && alike.iter().all(|codes| codes.dtype == output.dtype);
         same.then_some(())
     }
@@ -282,12 +286,13 @@ impl Operands<'_, '_> {
     /// Whether ONNX Runtime has the operator for such integers.
     fn are_supported(&self, row: &QLinear) -> Option<()> {
         let (proto, graph) = (self.graph.nodes[self.node], self.graph);
-        let first = self.sources.first().filter(|codes| codes.is_per_tensor())?;
+        let usable = |codes: &&Codes<'_>| codes.is_per_tensor() && codes.is_positive();
+        let first = self.sources.first().filter(usable)?;
         let weight = match row.float {
             "Conv" | "MatMul" | "Gemm" => self.sources.get(1)?,
             _ => {
-                let all = self.sources.iter().all(Codes::is_per_tensor);
-                return all.then_some(());
+                let fits = |codes: &Codes<'_>| usable(&codes) && codes.is_scalar;
+                return self.sources.iter().all(fits).then_some(());
             }
         };
         // Kernels for int8 activations have no variant for uint8 weights.
@@ -347,11 +352,9 @@ fn attributes(graph: &Graph<'_>, node: usize, row: &QLinear) -> Option<Vec<Raw<A
         }
         // Both are 1.
         "Gemm" => all.retain(|attribute| attribute.name != "beta"),
+        "AveragePool" if !averages_integers(proto) => return None,
+        // All are 1.
         "AveragePool" => {
-            let dilations = proto.attribute("dilations").map(slice::from_ref).unwrap_or_default();
-            if dilations.iter().any(|found| found.ints.iter().any(|step| *step != 1)) {
-                return None;
-            }
             all.retain(|attribute| attribute.name != "dilations");
         }
         _ => {}

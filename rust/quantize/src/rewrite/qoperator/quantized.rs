@@ -19,6 +19,8 @@ pub(super) struct Codes<'m> {
     pub(super) scales: Vec<f32>,
     pub(super) zero_points: Vec<i32>,
     pub(super) dtype: DataType,
+    /// Whether scale and zero point have no axes.
+    pub(super) is_scalar: bool,
     /// The axis of the scales; `None` for a single scale.
     pub(super) axis: Option<i64>,
     /// The `DequantizeLinear` or `QuantizeLinear`.
@@ -29,6 +31,11 @@ impl Codes<'_> {
     /// Whether there is a single scale.
     pub(super) fn is_per_tensor(&self) -> bool {
         self.scales.len() == 1
+    }
+
+    /// Whether larger integers stand for larger numbers.
+    pub(super) fn is_positive(&self) -> bool {
+        self.scales.iter().all(|scale| scale.is_finite() && *scale > 0.0)
     }
 
     /// Whether they have 8 bits.
@@ -123,9 +130,11 @@ fn codes<'m>(
         return None;
     }
     let scales = to_f32(&tensor)?;
+    let mut is_scalar = tensor.shape.is_empty();
     let (zero_point, zero_points, dtype) = match graph.input(node, 2) {
         Some(_) => {
             let (name, tensor) = constant(2)?;
+            is_scalar &= tensor.shape.is_empty();
             (Some(name), points(&tensor, scales.len())?, tensor.dtype)
         }
         None => (None, vec![0; scales.len()], dtype()?),
@@ -134,5 +143,5 @@ fn codes<'m>(
     if scales.is_empty() {
         return None;
     }
-    Some(Codes { name, scale, zero_point, scales, zero_points, dtype, axis, node })
+    Some(Codes { name, scale, zero_point, scales, zero_points, dtype, is_scalar, axis, node })
 }
