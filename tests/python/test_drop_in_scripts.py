@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -118,13 +119,9 @@ def test_a_detector_with_a_calibration_table(package: str, tmp_path: Path) -> No
 def test_a_decoder_in_4_bits(tmp_path: Path) -> None:
     model = tmp_path / "decoder.onnx"
     model.write_bytes(decoder())
-    packages = [("ours", OURS)]
-    try:
-        import onnx_ir  # noqa: F401 # their quantizer needs it
-
-        packages.append(("theirs", THEIRS))
-    except ImportError:
-        pass
+    # Their quantizer needs the package onnx-ir.
+    packages = [("ours", OURS), ("theirs", THEIRS)]
+    packages = packages if find_spec("onnx_ir") else packages[:1]
     errors = {}
     for name, package in packages:
         folder = tmp_path / name
@@ -134,4 +131,6 @@ def test_a_decoder_in_4_bits(tmp_path: Path) -> None:
         assert [node.name for node in nodes if node.op_type == "MatMul"] == ["/lm_head/MatMul"]
         assert len(list(folder.glob("out.onnx.*"))) + len(list(folder.glob("out.data"))) == 1
         errors[name] = error(folder / "out.onnx", model, prompts(1)[0])
-    assert errors["ours"] <= errors.get("theirs", 1.0) * 1.02
+    # Without theirs, 13 dB.
+    power = float(np.square(outputs(model, prompts(1)[0])).mean())
+    assert errors["ours"] <= errors.get("theirs", 0.05 * power) * 1.02
