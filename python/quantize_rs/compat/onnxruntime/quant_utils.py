@@ -46,7 +46,7 @@ class QuantType(enum.Enum):
 
 
 class QuantFormat(enum.Enum):
-    """Output formats; only QDQ is written here."""
+    """Output formats."""
 
     QOperator = 0
     QDQ = 1

@@ -245,7 +245,7 @@ def quantize_static(
         )
         activations = f"u{activations}"
     overrides = _overrides.read(given, *tensors_of(model), activations)
-    # As in onnxruntime, samples give ranges of activations and nothing else.
+    # As in onnxruntime, weights are rounded without the help of samples.
     options |= {"weight_algorithm": "nearest"} | overrides.options()
     with rename_plan_errors():
         plan = model.plan(activations=activations, optimize=optimize_model, **options)

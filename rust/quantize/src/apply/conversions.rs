@@ -56,15 +56,25 @@ impl Quantized {
                         (onnxruntime)";
             return Err(QuantizeError::option("kv_cache", what));
         };
-        let (model, count) = rewrite::with_quantized_cache(&self.model, kind, &ranges.kv_cache)?;
+        let largest = &ranges.kv_cache;
+        let (model, count, left) = rewrite::with_quantized_cache(&self.model, kind, largest)?;
         if count == 0 {
-            let what = format!("is {kind}, but no head has an even number of channels");
+            let what = format!(
+                "is {kind}, but the heads have an odd number of channels, or the ranges are of \
+                 other caches"
+            );
             return Err(QuantizeError::option("kv_cache", what));
         }
         self.report.notes.push(format!(
             "the caches of {count} GroupQueryAttention nodes are {kind}; outputs are compared with \
              a float cache"
         ));
+        if left > 0 {
+            self.report.warnings.push(format!(
+                "the caches of {left} GroupQueryAttention nodes stay float: their heads have an \
+                 odd number of channels, or the ranges do not have them"
+            ));
+        }
         self.with_float_cache = Some(std::mem::replace(&mut self.model, model));
         Ok(())
     }

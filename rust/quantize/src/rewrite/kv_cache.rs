@@ -17,8 +17,8 @@ use crate::options::KvCacheType;
 /// The axis of the elements of a head.
 const CHANNELS: usize = 3;
 
-/// The model with quantized caches, and the number of nodes. `largest` has the largest magnitude of
-/// each channel of each present value.
+/// The model with quantized caches, how many nodes have one, and how many keep floats. `largest`
+/// has the largest magnitude of each channel of each present value.
 ///
 /// # Errors
 /// The result is not a valid model, which would be a bug.
@@ -26,9 +26,10 @@ pub(crate) fn with_quantized_cache(
     model: &Model,
     kind: KvCacheType,
     largest: &BTreeMap<String, Vec<f32>>,
-) -> Result<(Model, usize), QuantizeError> {
+) -> Result<(Model, usize, usize), QuantizeError> {
     let graph = Graph::of(model)?;
-    let (mut names, mut edits, mut count) = (Names::of(&graph), Vec::new(), 0);
+    let (mut names, mut edits) = (Names::of(&graph), Vec::new());
+    let (mut count, mut left) = (0, 0);
     for found in cached_attention(&graph) {
         let fits = |cache: &KvCache<'_>| {
             let channels = largest.get(cache.present).map(Vec::len);
@@ -36,6 +37,7 @@ pub(crate) fn with_quantized_cache(
                 && (cache.size * kind.bits()).is_multiple_of(8)
         };
         if !found.caches.iter().all(fits) {
+            left += 1;
             continue;
         }
         count += 1;
@@ -60,7 +62,7 @@ pub(crate) fn with_quantized_cache(
     if !edits.is_empty() {
         result.apply(edits)?;
     }
-    Ok((result, count))
+    Ok((result, count, left))
 }
 
 fn with_attributes(node: &NodeProto, kind: KvCacheType) -> NodeProto {

@@ -7,15 +7,14 @@ use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 use super::Check;
 use super::wiring::{Step, Walk, equal};
 use crate::encode::dequantize::points;
-use crate::graph::elements::{data_type, to_f32};
-use crate::graph::qlinear::{QLinear, ROWS, Slot, qlinear_of};
+use crate::graph::elements::data_type;
+use crate::graph::qlinear::{
+    QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits, number, qlinear_of,
+};
 use crate::graph::{Graph, ValueId};
 
 /// Operators that an operator on integers includes: the range of its result limits the values.
 pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
-
-/// The opset since which `Softmax` works along one axis, by default the last.
-const ALONG_ONE_AXIS: i64 = 13;
 
 /// Whether an operator on floats has a counterpart with scales as inputs.
 pub(super) fn has_twin(op_type: &str) -> bool {
@@ -62,17 +61,19 @@ impl Walk<'_, '_> {
     /// Whether both have the same attributes, except those that only one has and that are defaults.
     fn same_attributes(&self, there: usize, here: usize, twin: &QLinear) -> bool {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
-        let opset = self.before.model.opset("").unwrap_or(ALONG_ONE_AXIS);
+        let opset = self.before.model.opset("").unwrap_or(SOFTMAX_ALONG_ONE_AXIS);
         let kernel = self.before.input(there, 1).and_then(|weight| self.before.shape(weight));
         let bias = twin.bias().and_then(|at| self.after.input(here, at));
         let bias = bias.is_some_and(|bias| self.after.constant(bias).is_some());
         let says_nothing = |attribute: &AttributeProto| match (twin.float, &*attribute.name) {
             // A factor of the bias is included in the bias.
             ("Gemm", "beta") if bias => true,
-            ("Softmax", "opset") => {
-                attribute.i.is_some_and(|i| (i < ALONG_ONE_AXIS) == (opset < ALONG_ONE_AXIS))
+            ("Softmax", "opset") => attribute
+                .i
+                .is_some_and(|i| (i < SOFTMAX_ALONG_ONE_AXIS) == (opset < SOFTMAX_ALONG_ONE_AXIS)),
+            ("Softmax", "axis") => {
+                attribute.i == Some(if opset < SOFTMAX_ALONG_ONE_AXIS { 1 } else { -1 })
             }
-            ("Softmax", "axis") => attribute.i == Some(if opset < ALONG_ONE_AXIS { 1 } else { -1 }),
             ("Conv", "kernel_shape") => kernel.as_ref().is_some_and(|kernel| {
                 let lengths = attribute.ints.iter().map(|length| usize::try_from(*length).ok());
                 kernel.iter().skip(2).copied().eq(lengths)
@@ -119,7 +120,7 @@ impl Walk<'_, '_> {
             return self.found.skip(is.named(), "its scale is computed at run time");
         };
         let slack = f64::from(scale.abs()) * 0.501;
-        if least < min - slack || most > max + slack {
+        if least < f64::from(min) - slack || most > f64::from(max) + slack {
             let what = format!(
                 "{} of the original limits its output to {min} to {max}; there is no such node, \
                  and the result reaches from {least} to {most}",
@@ -189,20 +190,6 @@ fn is_usual(op_type: &str, attribute: &AttributeProto) -> bool {
     }
 }
 
-/// The limits of a `Relu` or `Clip`; `None` if they are computed.
-fn limits(before: &Graph<'_>, node: usize) -> Option<(f64, f64)> {
-    let proto = before.nodes[node];
-    if proto.op_type == "Relu" {
-        return Some((0.0, f64::INFINITY));
-    }
-    let limit = |input: usize, name: &str, none: f32| {
-        let Some(id) = before.input(node, input) else { return Some(proto.float(name, none)) };
-        number(before, id)
-    };
-    let (min, max) = (limit(1, "min", f32::NEG_INFINITY)?, limit(2, "max", f32::INFINITY)?);
-    Some((f64::from(min), f64::from(max)))
-}
-
 /// The scale of the output of an operator on integers, and its smallest and largest value.
 fn reaches(after: &Graph<'_>, node: usize, twin: &QLinear) -> Option<(f32, f64, f64)> {
     let scale = number(after, after.input(node, twin.output?)?)?;
@@ -216,13 +203,4 @@ fn reaches(after: &Graph<'_>, node: usize, twin: &QLinear) -> Option<(f32, f64, 
     let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)?;
     let value = |code: i32| f64::from(scale) * (f64::from(code) - f64::from(zero_point));
     Some((scale, value(qtype.min()), value(qtype.max())))
-}
-
-/// The single number of a constant.
-pub(super) fn number(graph: &Graph<'_>, id: ValueId) -> Option<f32> {
-    let tensor = graph.model.tensor(graph.constant_behind(id)?).ok()?;
-    match to_f32(&tensor)?[..] {
-        [number] => Some(number),
-        _ => None,
-    }
 }

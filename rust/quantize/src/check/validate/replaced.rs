@@ -6,8 +6,8 @@ use std::collections::{BTreeSet, HashSet};
 use quantize_rs_onnx::TensorProto;
 
 use super::Check;
-use super::qlinear_ops::number;
 use super::wiring::{Step, Walk, constants_behind, same_attributes};
+use crate::graph::qlinear::number;
 use crate::graph::{Producer, ValueId};
 
 /// Operators that output formats replace.

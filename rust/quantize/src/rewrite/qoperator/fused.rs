@@ -4,10 +4,9 @@ use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
 use super::Fusion;
 use super::quantized::{Codes, dequantized, only_consumer, quantized};
-use crate::graph::elements::to_f32;
 use crate::graph::ops::arithmetic::averages_integers;
 use crate::graph::ops::{IntegerSupport, MICROSOFT, rule};
-use crate::graph::qlinear::{QLinear, ROWS, Slot};
+use crate::graph::qlinear::{QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits};
 use crate::graph::{Graph, ValueId};
 
 /// Operators that move or select elements, which ONNX Runtime runs on integers of 8 bits, and the
@@ -34,9 +33,6 @@ const MOVES: &[(&str, i64)] = &[
     ("Transpose", 1),
     ("Unsqueeze", 1),
 ];
-
-/// The opset since which `Softmax` works along one axis, by default the last.
-const SOFTMAX_ALONG_ONE_AXIS: i64 = 13;
 
 /// The relative tolerance of the scale of a bias, which is a product of two others in float32.
 const SCALE_TOLERANCE: f32 = 1e-5;
@@ -238,24 +234,6 @@ impl<'m> Fusion<'_, 'm> {
         let folded = codes.saturate_at(least, most);
         let gone = vec![limit, codes.node];
         folded.then_some(Output { codes, gone })
-    }
-}
-
-/// The limits of a `Relu` or `Clip`.
-fn limits(graph: &Graph<'_>, node: usize) -> Option<(f32, f32)> {
-    let proto = graph.nodes[node];
-    let number = |input: usize, name: &str, none: f32| match graph.input(node, input) {
-        None => Some(proto.float(name, none)),
-        Some(id) => match to_f32(&graph.model.tensor(graph.constant_behind(id)?).ok()?)?[..] {
-            [number] => Some(number),
-            _ => None,
-        },
-    };
-    match proto.op_type.as_str() {
-        _ if !proto.is_onnx() => None,
-        "Relu" => Some((0.0, f32::INFINITY)),
-        "Clip" => Some((number(1, "min", f32::NEG_INFINITY)?, number(2, "max", f32::INFINITY)?)),
-        _ => None,
     }
 }
 
