@@ -338,6 +338,21 @@ def test_a_relu_above_the_zero_point_stays() -> None:
     assert operators(data)["Relu"] == 1
 
 
+@pytest.mark.parametrize("name", ["Conv and Clip", "Add"])
+def test_limits_that_the_integers_do_not_have_stay(name: str) -> None:
+    """A range that reaches beyond a Clip, or below a Relu, does not limit the integers."""
+    original, x = model(name), samples(CASES[name][2])
+    plan = quantize_rs.open(original).plan(
+        activations="uint8", output_format="qoperator", include=["*"], allow_larger=True
+    )
+    ranges = plan.calibrate(x)
+    wide = dict.fromkeys(ranges.values, (-9.0, 9.0))
+    made = plan.apply(ranges.with_values(wide)).to_bytes()
+    exact = session(original, False).run(None, {"x": x[:1]})[0]
+    found = session(made, False).run(None, {"x": x[:1]})[0]
+    assert np.abs(found - exact).max() < 0.4
+
+
 def test_signed_activations_are_slow_on_x86() -> None:
     slow = "several times slower than with uint8"
     _, _, report = both("Conv", activations="int8", weights="int8")
