@@ -210,7 +210,7 @@ class Run:
         *,
         limit: int | None,
         threads: int | None,
-        progress: Callable[[int, int | None], object] | None,
+        progress: Callable[[int, int | None, int | None], object] | None,
     ) -> Run: ...
 
 @final

@@ -33,6 +33,7 @@ class QuantizeKeywords(TypedDict, total=False):
     weight_algorithm: str
     rounding_effort: str
     memory_limit: int
+    resume_rounding: str | os.PathLike[str] | None
     # Layers
     exclude: Iterable[str] | None
     include: Iterable[str] | None
@@ -101,6 +102,7 @@ class CalibrateKeywords(TypedDict, total=False):
     weight_algorithm: str
     rounding_effort: str
     memory_limit: int
+    resume_rounding: str | os.PathLike[str] | None
     # Activations
     activations: str | None
     activation_types: Mapping[str, str] | None
@@ -176,6 +178,7 @@ class PlanKeywords(TypedDict, total=False):
     weight_algorithm: str
     rounding_effort: str
     memory_limit: int
+    resume_rounding: str | os.PathLike[str] | None
     native_int4: bool | None
     # Activations
     activation_types: Mapping[str, str] | None

@@ -124,6 +124,8 @@ class Model:
               ``"fast"``, ``"balanced"``, ``"best"``. Also called `effort`.
             - `memory_limit`: The most bytes that second moments may take together, which rounding
               with the help of samples collects of the inputs of layers.
+            - `resume_rounding`: Save each weight that is rounded with samples to this file, and
+              continue from it.
             - `native_int4`: Pack 4-bit weights, two in a byte, which needs opset 21.
 
         Activations

@@ -204,6 +204,11 @@ class QuantizeOptions:
         into spans that are rounded each for itself, down to 256 elements; if that is not enough,
         only the mean squares of inputs are collected, and scales are chosen by them. `plan` prints
         what a model takes. Default: 536870912, which is half a gigabyte.
+    resume_rounding : str | os.PathLike[str] | None
+        Save each weight that is rounded with samples to this file, and continue from it. If the run
+        is interrupted, the next one with the same model, samples and options runs the samples again
+        and rounds only the weights that are left. The file is not deleted at the end. Default: no
+        file.
     native_int4 : bool | None
         Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which
         saves no space. Default: True.
@@ -367,6 +372,7 @@ class QuantizeOptions:
     weight_algorithm: str = "auto"
     rounding_effort: str = "balanced"
     memory_limit: int = 536870912
+    resume_rounding: str | os.PathLike[str] | None = None
     native_int4: bool | None = None
     activations: str | None = None
     activation_types: Mapping[str, str] | None = None

@@ -111,6 +111,8 @@ def quantize(
           ``"balanced"``, ``"best"``. Also called `effort`.
         - `memory_limit`: The most bytes that second moments may take together, which rounding with
           the help of samples collects of the inputs of layers.
+        - `resume_rounding`: Save each weight that is rounded with samples to this file, and
+          continue from it.
 
     Layers
         - `include`: Quantize only these weights and nodes, written as in `exclude`, which takes
@@ -346,6 +348,8 @@ def quantize_with_calibration(
           ``"balanced"``, ``"best"``. Also called `effort`.
         - `memory_limit`: The most bytes that second moments may take together, which rounding with
           the help of samples collects of the inputs of layers.
+        - `resume_rounding`: Save each weight that is rounded with samples to this file, and
+          continue from it.
 
     Activations
         - `activations`: The type of activations. One of ``"int8"``, ``"uint8"``,

@@ -11,6 +11,8 @@ from typing import Protocol, TypeAlias
 
 # Called with the samples done, and the total or None.
 Callback: TypeAlias = Callable[[int, int | None], object]
+# The same, with the percentage of rounding that is done while weights are rounded.
+Listener: TypeAlias = Callable[[int, int | None, int | None], object]
 
 
 class _ProgressBar(Protocol):
@@ -23,10 +25,10 @@ class _ProgressBar(Protocol):
 
 
 @contextlib.contextmanager
-def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | None]:
+def shown(progress: bool | Callback | None, work: str) -> Iterator[Listener | None]:
     """Return the function to call: None, the caller's own, or one that draws a progress bar."""
     if callable(progress):
-        yield progress
+        yield _of_samples(progress)
     elif not progress:
         yield None
     else:
@@ -39,28 +41,67 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Callback | No
             with _counter(work) as call:
                 yield call
         else:
-            bar: _ProgressBar = tqdm(desc=work, unit=" samples")
+            bars = _Bars(tqdm, work)
             try:
-                yield lambda done, total: _advance(bar, done, total)
+                yield bars
             finally:
-                bar.close()
+                bars.close()
+
+
+def _of_samples(progress: Callback) -> Listener:
+    known: tuple[int, int | None] | None = None
+
+    def call(done: int, total: int | None, rounding: int | None) -> None:
+        nonlocal known
+        if rounding is None and (done, total) != known:
+            known = done, total
+            progress(done, total)
+
+    return call
+
+
+class _Bars:
+    """A progress bar for samples, and one for rounding weights once that begins."""
+
+    def __init__(self, make: Callable[..., _ProgressBar], work: str) -> None:
+        self.make = make
+        self.samples = make(desc=work, unit=" samples")
+        self.rounding: _ProgressBar | None = None
+
+    def __call__(self, done: int, total: int | None, rounding: int | None) -> None:
+        if rounding is None:
+            _advance(self.samples, done, total)
+            return
+        if self.rounding is None:
+            self.rounding = self.make(desc="rounding weights", unit=" %", total=100)
+        _advance(self.rounding, rounding, 100)
+
+    def close(self) -> None:
+        for bar in filter(None, (self.samples, self.rounding)):
+            bar.close()
 
 
 def _advance(bar: _ProgressBar, done: int, total: int | None) -> None:
-    if bar.total != total:
+    if bar.total != total or done < bar.n:
         bar.reset(total)  # the notebook bar does not read `total` again
     bar.update(done - bar.n)  # tqdm draws at most ten times a second
 
 
 @contextlib.contextmanager
-def _counter(work: str) -> Iterator[Callback]:
+def _counter(work: str) -> Iterator[Listener]:
     begun, text, drawn = time.monotonic(), "", 0.0
+    rounding_since: float | None = None
 
-    def call(done: int, total: int | None) -> None:
-        nonlocal text, drawn
+    def call(done: int, total: int | None, rounding: int | None) -> None:
+        nonlocal text, drawn, rounding_since
         now = time.monotonic()
-        # Padded to overwrite a longer earlier text.
-        text = f"{work}: {_progress_text(done, total, now - begun):<60}"
+        if rounding is None:
+            state = f"{work}: {_progress_text(done, total, now - begun)}"
+        else:
+            rounding_since = now if rounding_since is None else rounding_since
+            left = _time_left(rounding, 100, now - rounding_since)
+            state = f"rounding weights: {rounding} %{left}"
+        text = f"{state:<70}"  # padded to overwrite a longer earlier text
         if now - drawn > 0.1:
             sys.stderr.write(f"\r{text}")
             sys.stderr.flush()
@@ -75,5 +116,8 @@ def _counter(work: str) -> Iterator[Callback]:
 def _progress_text(done: int, total: int | None, seconds: float) -> str:
     if total is None:
         return f"{done} samples"
-    left = f", {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""
-    return f"{done} of {total} samples{left}"
+    return f"{done} of {total} samples{_time_left(done, total, seconds)}"
+
+
+def _time_left(done: int, total: int, seconds: float) -> str:
+    return f", {seconds / done * (total - done):.0f} s left" if 0 < done < total else ""

@@ -119,6 +119,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("quantize", "calibrate"),
     ),
     Row(
+        name="resume_rounding",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="weights",
+        default=None,
+        nullable=True,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="native_int4",
         aliases=(),
         cls="QuantizeOptions",

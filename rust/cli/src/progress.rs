@@ -22,7 +22,11 @@ pub(crate) enum Progress<'a> {
         last: usize,
     },
     /// Drawn on a terminal.
-    Drawn(ProgressBar),
+    Drawn {
+        bar: ProgressBar,
+        /// What it counts.
+        counted: Counted,
+    },
 }
 
 impl<'a> Progress<'a> {
@@ -33,30 +37,31 @@ impl<'a> Progress<'a> {
 
     /// Draws a progress bar on the terminal; a spinner if the number of samples is unknown.
     pub(crate) fn bar(total: Option<usize>) -> Progress<'a> {
-        let bar = match total {
-            Some(total) => ProgressBar::new(total as u64),
-            None => ProgressBar::no_length(),
-        };
-        bar.set_draw_target(ProgressDrawTarget::stderr());
-        styled(&bar, total);
-        Progress::Drawn(bar)
+        let counted = Counted::samples(total);
+        let bar = counted.bar(total);
+        Progress::Drawn { bar, counted }
     }
 
     /// Updates the progress.
-    pub(crate) fn show(&mut self, Done { done, total }: Done) {
+    pub(crate) fn show(&mut self, Done { done, total, rounding }: Done) {
         match self {
             Progress::Silent => {}
-            Progress::Drawn(bar) => {
+            Progress::Drawn { bar, counted } => {
+                let now = rounding.map_or(Counted::samples(total), |_| Counted::Rounding);
+                let total = if rounding.is_some() { Some(100) } else { total };
+                if *counted != now {
+                    // A new bar: its estimate of what is left starts anew.
+                    bar.finish_and_clear();
+                    (*bar, *counted) = (now.bar(total), now);
+                }
                 // If methods are evaluated, some samples run again, and the total grows.
                 if let Some(total) = total {
                     bar.set_length(total as u64);
-                } else if bar.length().is_some() {
-                    // The total is not known any more.
-                    bar.unset_length();
-                    styled(bar, None);
                 }
-                bar.set_position(done as u64);
+                bar.set_position(rounding.map_or(done as u64, u64::from));
             }
+            // Weights are rounded after the last sample was counted.
+            Progress::Lines { .. } if rounding.is_some() => {}
             Progress::Lines { err, last } => {
                 if done > *last && (done.is_multiple_of(EVERY) || total == Some(done)) {
                     *last = done;
@@ -69,21 +74,44 @@ impl<'a> Progress<'a> {
 
     /// Removes the progress bar from the terminal.
     pub(crate) fn clear(self) {
-        if let Progress::Drawn(bar) = self {
+        if let Progress::Drawn { bar, .. } = self {
             bar.finish_and_clear();
         }
     }
 }
 
-/// Sets the style of a progress bar, or of a spinner if the number of samples is unknown.
-fn styled(bar: &ProgressBar, total: Option<usize>) {
-    let template = match total {
-        Some(_) => "{bar:40} Processed {pos}/{len} samples, {eta} left",
-        None => "{spinner} Processed {pos} samples in {elapsed}",
-    };
-    // The templates are valid; for an invalid one, the default style of indicatif is used.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+/// What a progress bar counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Counted {
+    /// Samples of a number that is known.
+    Samples,
+    /// Samples, without an end that is known: a spinner.
+    Endless,
+    /// The percentage of the time that rounding weights takes.
+    Rounding,
+}
+
+impl Counted {
+    fn samples(total: Option<usize>) -> Counted {
+        if total.is_some() { Counted::Samples } else { Counted::Endless }
+    }
+
+    fn bar(self, total: Option<usize>) -> ProgressBar {
+        let bar = match total {
+            Some(total) => ProgressBar::new(total as u64),
+            None => ProgressBar::no_length(),
+        };
+        bar.set_draw_target(ProgressDrawTarget::stderr());
+        let template = match self {
+            Counted::Samples => "{bar:40} Processed {pos}/{len} samples, {eta} left",
+            Counted::Endless => "{spinner} Processed {pos} samples in {elapsed}",
+            Counted::Rounding => "{bar:40} Rounding weights, {pos} %, {eta} left",
+        };
+        // The templates are valid; for an invalid one, the default style of indicatif is used.
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar
     }
 }
 
@@ -96,7 +124,7 @@ mod tests {
         let mut progress = Progress::lines(&mut err);
         // The progress is also reported while the count has not changed.
         for done in (0..=25).flat_map(|done| [done, done]) {
-            progress.show(Done { done, total });
+            progress.show(Done { done, total, rounding: None });
         }
         progress.clear();
         String::from_utf8_lossy(&err).into_owned()
@@ -114,17 +142,20 @@ mod tests {
     fn the_templates_are_well_formed() {
         for total in [Some(25), None] {
             let mut bar = Progress::bar(total);
-            bar.show(Done { done: 1, total });
-            bar.clear();
+            for (total, rounding) in [(total, None), (None, None), (None, Some(50))] {
+                bar.show(Done { done: 1, total, rounding });
+            }
+            let Progress::Drawn { bar, counted } = bar else { panic!("not drawn") };
+            assert_eq!((counted, bar.position(), bar.length()), (Counted::Rounding, 50, Some(100)));
         }
     }
 
     #[test]
     fn progress_without_a_known_end_counts() {
         let mut progress = Progress::bar(Some(5));
-        progress.show(Done { done: 7, total: None });
-        let Progress::Drawn(bar) = &progress else { panic!("not drawn") };
+        progress.show(Done { done: 7, total: None, rounding: None });
+        let Progress::Drawn { bar, .. } = &progress else { panic!("not drawn") };
         assert_eq!((bar.position(), bar.length()), (7, None));
-        progress.show(Done { done: 8, total: Some(9) });
+        progress.show(Done { done: 8, total: Some(9), rounding: None });
     }
 }

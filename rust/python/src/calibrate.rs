@@ -165,13 +165,13 @@ impl Run {
         gil::with_callbacks(py, model.path(), &raised, patience, move |channel| {
             let engine = engine.get().open(&channel, &interrupt)?;
             let mut seen = None;
-            let mut go_on = |Progress { done, total }| {
-                let is_news = seen.replace(done) != Some(done);
+            let mut go_on = |Progress { done, total, rounding }| {
+                let is_news = seen.replace((done, rounding)) != Some((done, rounding));
                 if progress.is_some() && is_news {
                     let (progress, interrupt) = (Arc::clone(&progress), Arc::clone(&interrupt));
                     channel.call(move || {
                         interrupt.keep(Python::attach(|py| match &*progress {
-                            Some(call) => call.call1(py, (done, total)).map(drop),
+                            Some(call) => call.call1(py, (done, total, rounding)).map(drop),
                             None => Ok(()),
                         }))
                     });

@@ -116,6 +116,9 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
         }
         return Ok(Some(Value::Object(map)));
     }
+    if let Ok(path) = value.call_method0("__fspath__") {
+        return Ok(path.extract().map(Value::String).ok());
+    }
     let Ok(items) = value.try_iter() else { return Ok(number(value)) };
     let mut array = Vec::new();
     for item in items {

@@ -108,7 +108,7 @@ pub fn compare(
         Some(metric) => Some(scored_by(metric.metric(), &observed, &kept)?),
         None => accuracy(&observed, &scored, &seen, options)?,
     };
-    let mut go_on = || (control.progress)(Progress { done: count, total: Some(count) });
+    let mut go_on = || (control.progress)(Progress::of(count, Some(count)));
     let first = samples.first.unwrap_or_default();
     let speed = match &options.latency {
         Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,

@@ -103,7 +103,7 @@ pub fn layer_errors(
         let parts = extract(quantized, &names, group)?;
         let trio = Trio { engine, quantized, parts: &parts, names: &names, group };
         let observed = trio.observed();
-        let mut shown = |now: Progress| progress(Progress { done: done + now.done, total });
+        let mut shown = |now: Progress| progress(Progress::of(done + now.done, total));
         let control = &mut Control { threads, progress: &mut shown };
         let observer = || DeviationCollector::new(group);
         let mut chained = all.again(samples);

@@ -95,7 +95,7 @@ pub(super) fn compare(
         engine,
         control,
         kept: &collected.kept,
-        progress: Progress { done: collected.samples, total: Some(total) },
+        progress: Progress::of(collected.samples, Some(total)),
         known: WeightCache::default(),
     };
     let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
@@ -186,7 +186,7 @@ fn trials(
     let mut trials: Vec<Trial> = Vec::new();
     let asked = |clips| extent.heavy_clipping || clips != Clipping::MostSamples;
     for finder in range::ALL.iter().filter(|finder| asked(finder.clipping())) {
-        control.go_on(collected.samples)?;
+        control.go_on(Progress::of(collected.samples, None))?;
         let method: Method = finder.name().parse()?;
         let (learnt, ranges) = (learnt.using(&method)?, all.using(&method)?);
         let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);

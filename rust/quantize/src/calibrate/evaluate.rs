@@ -126,9 +126,9 @@ impl Evaluator<'_, '_> {
         let mut samples = SampleQueue(self.kept.iter().take(most).cloned().collect());
         let count = samples.0.len();
         let control = &mut *self.control;
-        let Progress { done: before, total } = self.progress;
+        let Progress { done: before, total, .. } = self.progress;
         let mut go_on = |Progress { done, .. }: Progress| {
-            (control.progress)(Progress { done: before + done, total })
+            (control.progress)(Progress::of(before + done, total))
         };
         let mut control = Control { threads, progress: &mut go_on };
         let observer = || OutputRecorder {

@@ -95,7 +95,8 @@ pub fn calibrate(
     // Samples that run again to evaluate methods are not counted twice.
     let count = collected.samples;
     let Control { threads, progress } = control;
-    let mut at_the_end = |_| progress(Progress { done: count, total: Some(count) });
+    let mut at_the_end =
+        |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
     let mut control = Control { threads, progress: &mut at_the_end };
     let mut ranges = if !plan.needs_calibration() {
         // No range is computed, so no method is used.

@@ -23,9 +23,10 @@ impl<'a> StagedProgress<'a> {
         work: impl FnOnce(Control<'_>) -> Result<T, QuantizeError>,
     ) -> Result<T, QuantizeError> {
         let (before, ask, mut now) = (self.ran, &mut *self.ask, 0);
-        let mut progress = |Progress { done, total }: Progress| {
+        let mut progress = |Progress { done, total, rounding }: Progress| {
             now = now.max(done);
-            ask(Progress { done: before + done, total: total.map(|total| before + total) })
+            let total = total.map(|total| before + total);
+            ask(Progress { done: before + done, total, rounding })
         };
         let outcome = work(Control { threads: self.threads, progress: &mut progress });
         self.ran += now;

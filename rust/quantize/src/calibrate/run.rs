@@ -28,6 +28,16 @@ pub struct Progress {
     pub done: usize,
     /// The total, if known; it grows when samples are run again for an evaluation.
     pub total: Option<usize>,
+    /// While weights are rounded with the help of samples: how much of that is done, in percent of
+    /// the expected time.
+    pub rounding: Option<u8>,
+}
+
+impl Progress {
+    /// The progress of samples.
+    pub(crate) fn of(done: usize, total: Option<usize>) -> Progress {
+        Progress { done, total, rounding: None }
+    }
 }
 
 /// How a calibration is run.
@@ -43,8 +53,7 @@ impl Control<'_> {
     ///
     /// # Errors
     /// The callback returned `false`.
-    pub(crate) fn go_on(&mut self, done: usize) -> Result<(), CalibrationError> {
-        let progress = Progress { done, total: None };
+    pub(crate) fn go_on(&mut self, progress: Progress) -> Result<(), CalibrationError> {
         if (self.progress)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
 
@@ -55,7 +64,7 @@ impl Control<'_> {
     /// The callback returned `false`.
     pub(crate) fn on_thread<T: Send>(
         &mut self,
-        done: usize,
+        progress: Progress,
         work: impl FnOnce(&AtomicBool) -> T + Send,
     ) -> Result<T, CalibrationError> {
         let stop = &AtomicBool::new(false);
@@ -70,7 +79,7 @@ impl Control<'_> {
             let mut asked = Ok(());
             // A worker does not panic; if it did, the channel would be closed.
             while let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(POLL_INTERVAL) {
-                asked = asked.and_then(|()| self.go_on(done));
+                asked = asked.and_then(|()| self.go_on(progress));
                 stop.store(asked.is_err(), Ordering::Relaxed);
             }
             let stopped = |_| CalibrationError::engine(None, "a thread stopped unexpectedly");
@@ -276,7 +285,7 @@ impl Driver<'_, '_> {
     }
 
     fn ask(&mut self) -> Result<(), CalibrationError> {
-        let progress = Progress { done: self.done, total: self.total };
+        let progress = Progress::of(self.done, self.total);
         if (self.control.progress)(progress) {
             Ok(())
         } else {

@@ -1,6 +1,7 @@
 //! The options of quantization: [`Config`], declared once with their help and defaults.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use quantize_rs_math::{Algorithm, Granularity, QSpec, QType, WeightMethod};
 
@@ -281,6 +282,16 @@ options! {
         default_text: Some("536870912, which is half a gigabyte"),
         example: "memory_limit=4_000_000_000",
         flag: Flag { value_name: Some("BYTES"), ..Flag::PLAIN },
+    };
+
+    /// Save each weight that is rounded with samples to this file, and continue from it. If the run
+    /// is interrupted, the next one with the same model, samples and options runs the samples again
+    /// and rounds only the weights that are left. The file is not deleted at the end.
+    #[serde(skip)]
+    option resume_rounding: Option<PathBuf> = None => {
+        default_text: Some("no file"),
+        example: "resume_rounding=\"rounded.jsonl\"",
+        flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
     };
 
     /// Pack 4-bit weights, two in a byte, which needs opset 21. False stores each in a byte, which

@@ -185,7 +185,7 @@ impl CandidateEvaluator<'_> {
         let (model, engine, first) = (self.model, self.engine, &self.samples[0]);
         let (options, quantized) = (self.options.latency, &chosen.quantized);
         let found = self.stages.next(|control| {
-            let mut go_on = || (control.progress)(Progress { done: 0, total: None });
+            let mut go_on = || (control.progress)(Progress::of(0, None));
             speed(engine, [model, quantized.comparable()], first, &options, &mut go_on)
         })?;
         let below = |measured, expected, what: String| {

@@ -150,7 +150,7 @@ impl Search<'_> {
         let count = limit.min(self.found.kept.len());
         let samples = &mut SliceSamples(self.found.kept[..count].iter());
         let Control { threads, progress } = control;
-        let mut go_on = |_| progress(Progress { done: self.found.samples, total: None });
+        let mut go_on = |_| progress(Progress::of(self.found.samples, None));
         let control = Control { threads: *threads, progress: &mut go_on };
         let options = CompareOptions::default();
         // Runtimes refuse a model without opsets.

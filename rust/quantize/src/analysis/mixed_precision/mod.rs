@@ -73,7 +73,7 @@ pub fn mixed_precision(
     };
     let Control { threads, progress } = control;
     // The number of models that are tried is not known in advance.
-    let mut counted = |Progress { done, .. }| progress(Progress { done, total: None });
+    let mut counted = |now: Progress| progress(Progress { total: None, ..now });
     let stages = StagedProgress::new(Control { threads, progress: &mut counted });
     let mut solver = WidthSolver { model, config, engine, samples, stages };
     let mut layers = solver.rungs(&options.bits)?;

@@ -46,7 +46,7 @@ impl Check<'_> {
         let Some(sample) = self.given.samples.first() else { return Ok(None) };
         let converted = self.converted(quantized)?;
         let float = converted.as_ref().unwrap_or(self.model);
-        let mut go_on = || (self.progress)(Progress { done: 0, total: None });
+        let mut go_on = || (self.progress)(Progress::of(0, None));
         let models = [float, quantized.comparable()];
         match speed(self.engine, models, sample, &QUICK, &mut go_on) {
             Ok(found) => Ok(found.filter(Speed::is_reliable)),

@@ -47,7 +47,7 @@ impl<'a> Steps<'a> {
     }
 
     fn go_on(&mut self) -> Result<(), CalibrationError> {
-        let progress = Progress { done: self.done, total: Some(self.total) };
+        let progress = Progress::of(self.done, Some(self.total));
         if (self.ask)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }
 
@@ -61,9 +61,8 @@ impl<'a> Steps<'a> {
         observer: impl Fn() -> W,
     ) -> Result<RunOutcome<W>, CalibrationError> {
         let (before, total) = (self.done, self.total);
-        let mut ask = |Progress { done, .. }: Progress| {
-            (self.ask)(Progress { done: before + done, total: Some(total) })
-        };
+        let mut ask =
+            |Progress { done, .. }: Progress| (self.ask)(Progress::of(before + done, Some(total)));
         let mut control = Control { threads: self.threads, progress: &mut ask };
         let mut given = SliceSamples(samples.iter());
         let outcome = observe(model, observed, engine, &mut given, &mut control, observer);

@@ -160,15 +160,15 @@ pub fn variants(
     };
     let total = wanted.len();
     for (done, variant) in wanted.into_iter().enumerate() {
-        let mut go_on = |_| progress(Progress { done, total: Some(total) });
-        if !go_on(Progress { done, total: None }) {
+        let mut go_on = |now: Progress| progress(Progress { done, total: Some(total), ..now });
+        if !go_on(Progress::of(done, None)) {
             return Err(CalibrationError::new(CalibrationErrorKind::Cancelled).into());
         }
         let path = folder.join(format!("{}{}.onnx", options.stem, variant.suffix));
         let row = written(model, variant, &path, run.as_ref(), &mut go_on)?;
         made.variants.push(row);
     }
-    progress(Progress { done: total, total: Some(total) });
+    progress(Progress::of(total, Some(total)));
     Ok(made)
 }
 

@@ -11,6 +11,8 @@ mod layers;
 mod paired;
 mod rows;
 mod sequential;
+mod state_file;
+mod work;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -43,6 +45,8 @@ pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
 pub(crate) use sequential::Again;
 use sequential::Sequence;
+use state_file::{Key, StateFile};
+use work::Work;
 
 /// The note of a calibration with too many samples for their moments to be added exactly.
 const TOO_MANY_SAMPLES: &str =
@@ -153,9 +157,11 @@ pub(crate) fn round(
         let (graph, plan, constant) = (&after, &resolved.plan, constants.get(weight)?);
         Some(WeightTask { graph, plan, name, how, constant, floors })
     };
+    let mut state = StateFile::open(plan.config.resume_rounding.as_deref())?;
+    let mut work = Work::of(layers, ranges.samples, !again.samples.is_empty());
     let mut found = RoundedWeights::new();
     for weight in &layers.weights {
-        control.go_on(ranges.samples)?;
+        control.go_on(work.progress())?;
         if let Some(task) = task_of(&weight.name)
             && let Some(factors) = scaled_by(&before, &task, weight)?
         {
@@ -165,11 +171,12 @@ pub(crate) fn round(
             let last = plan.config.last_algorithm();
             let last = if layers.diagonal { last.min(Algorithm::Scales) } else { last };
             let one = Layer { task: &task, map: weight.map, spans, inputs, factors, last };
-            let rounded = control.on_thread(ranges.samples, |stop| one.round(stop))??;
-            if let Some(rounded) = rounded {
+            let round = || control.on_thread(work.progress(), |stop| one.round(stop))?;
+            if let Some(rounded) = state.once(&weight.name, || one.key(), round)? {
                 found.insert(weight.name.clone(), rounded);
             }
         }
+        work.finish(weight, &layers.inputs);
         for at in &weight.inputs {
             uses[*at] -= 1;
             if uses[*at] == 0 {
@@ -180,7 +187,7 @@ pub(crate) fn round(
     if !again.samples.is_empty() {
         let sequence =
             Sequence { model: &resolved.model, graph: &after, layers, task_of: &task_of };
-        sequence.refine(&mut found, again, ranges.samples, control)?;
+        sequence.refine(&mut found, again, (&mut work, &mut state), control)?;
     }
     ranges.rounded = Arc::new(found);
     Ok(())
@@ -384,6 +391,31 @@ impl Layer<'_> {
             *moment /= rows * self.factor(start + row) * self.factor(start + column);
         }
         Some(moments)
+    }
+
+    /// A hash of all that rounding depends on beside the moments of other models.
+    fn key_of_weight(&self) -> Key {
+        let mut key = Key::default();
+        let WeightTask { plan, how, constant, floors, graph, .. } = *self.task;
+        key.text(env!("CARGO_PKG_VERSION"));
+        key.text(&serde_json::to_string(&plan.config).unwrap_or_default());
+        key.text(&format!("{how:?} {:?} {:?} {:?}", self.map, self.spans, self.last));
+        // A constant that cannot be read is an error when it is rounded.
+        key.word(graph.model.tensor(constant.tensor).map_or(0, |tensor| hash(&tensor)));
+        key.floats(floors.iter().chain(&self.factors).copied());
+        key
+    }
+
+    /// A hash of all that [`Self::round`] depends on.
+    fn key(&self) -> u64 {
+        let mut key = self.key_of_weight();
+        for group in 0..self.map.groups {
+            for at in 0..self.spans.len() {
+                key.doubles(&self.moments(group, at, false).unwrap_or_default());
+            }
+            key.floats(self.inputs.iter().flat_map(|input| input.held_back(group)));
+        }
+        key.finish()
     }
 
     fn factor(&self, element: usize) -> f64 {

@@ -11,6 +11,8 @@ use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto, topological};
 use super::evidence::whole_columns;
 use super::layers::{LayerInput, LayerWeight, Layers};
 use super::paired::{PairedMoments, PairedObserver, moments};
+use super::state_file::StateFile;
+use super::work::Work;
 use super::{Floats, Layer};
 use crate::QuantizeError;
 use crate::calibrate::engine::{Engine, Sample};
@@ -50,28 +52,35 @@ impl Sequence<'_, '_> {
         &self,
         found: &mut RoundedWeights,
         again: Again<'_>,
-        done: usize,
+        (work, state): (&mut Work, &mut StateFile),
         control: &mut Control<'_>,
     ) -> Result<(), QuantizeError> {
         let mut partial = self.model.clone();
         partial.apply(self.others(found))?;
         for ((_, inputs), weights) in self.stages()? {
-            let paired = self.collect(&partial, &inputs, again, control)?;
+            let (now, ask) = (work.progress(), &mut *control.progress);
+            let mut shown = |_| ask(now);
+            let mut running = Control { threads: control.threads, progress: &mut shown };
+            let paired = self.collect(&partial, &inputs, again, &mut running)?;
             let paired: Vec<&PairedMoments> = paired.iter().collect();
             let mut edits = Vec::new();
             for weight in weights {
-                control.go_on(done)?;
+                control.go_on(work.progress())?;
                 let Some(task) = (self.task_of)(&weight.name) else { continue };
                 let spans = self.layers.inputs[inputs[0]].spans().collect();
                 let (map, last) = (weight.map, task.plan.config.last_algorithm());
                 let (inputs, factors) = (Vec::new(), Vec::new());
                 let layer = Layer { task: &task, map, spans, inputs, factors, last };
                 let now = found.get(&weight.name);
-                let better =
-                    control.on_thread(done, |stop| layer.rounded_again(&paired, now, stop))??;
-                if let Some(better) = better {
+                let progress = work.progress();
+                let round = || {
+                    control.on_thread(progress, |stop| layer.rounded_again(&paired, now, stop))?
+                };
+                let key = || layer.key_again(&paired, now);
+                if let Some(better) = state.once(&weight.name, key, round)? {
                     found.insert(weight.name.clone(), better);
                 }
+                work.finish_again(weight, &self.layers.inputs);
                 edits.extend(self.replaced(&task, found.get(&weight.name))?);
             }
             partial.apply(edits)?;
@@ -158,6 +167,25 @@ impl Sequence<'_, '_> {
 }
 
 impl Layer<'_> {
+    /// A hash of all that [`Self::rounded_again`] depends on.
+    fn key_again(&self, inputs: &[&PairedMoments], now: Option<&RoundedWeight>) -> u64 {
+        let mut key = self.key_of_weight();
+        for group in 0..self.map.groups {
+            for at in 0..self.spans.len() {
+                for matrix in moments(inputs, group, at).iter().flatten() {
+                    key.doubles(matrix);
+                }
+            }
+            key.floats(inputs.iter().flat_map(|input| input.held_back(group)));
+        }
+        if let Some(RoundedWeight { scales, zero_points, integers, .. }) = now {
+            key.floats(scales.iter().copied());
+            key.text(&format!("{zero_points:?}"));
+            key.bytes(integers);
+        }
+        key.finish()
+    }
+
     /// The weight as it is rounded for the inputs of the quantized model, if that is better than
     /// what it is now. Returns soon once `stop` is set.
     fn rounded_again(
