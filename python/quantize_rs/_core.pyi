@@ -324,6 +324,7 @@ def mixed_precision(
     model: Model,
     config: OptionDict,
     goal: tuple[float | None, float | None, Sequence[int]],
+    metric: tuple[object | None, float | None],
     data: tuple[Source, Run] | None,
 ) -> Outcome: ...
 def layer_errors(original: Model, quantized: Model, source: Source, run: Run) -> Outcome: ...
@@ -332,6 +333,7 @@ def sensitivity(
     ranges: Ranges | None,
     source: Source,
     options: tuple[str, bool, str | os.PathLike[str] | None],
+    metric: object | None,
     run: Run,
 ) -> Outcome: ...
 def weight_sensitivity(plan: Plan) -> Outcome: ...

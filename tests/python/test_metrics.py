@@ -251,3 +251,79 @@ def test_a_score_that_is_not_a_number_misses_the_criterion() -> None:
             fall_back=False,
             allow_larger=True,
         )
+
+
+def test_layers_are_ranked_by_a_metric() -> None:
+    options: dict[str, Any] = {"weights": "int2", "activations": None, "threads": 2}
+    kl = quantize_rs.sensitivity(MODEL, DATA, "kl", **options)
+    assert kl.metric == "KL divergence"
+    assert "KL divergence" in str(kl)
+    scores = [layer.score for layer in kl.layers]
+    assert scores == sorted(scores, reverse=True)
+    for layer in kl.layers:
+        # The same as quantizing that layer alone.
+        others = [other.name for other in kl.layers if other.name != layer.name]
+        alone = quantize_rs.quantize(
+            MODEL, None, weights="int2", exclude=others, allow_larger=True, layer_bits={"*": 2}
+        ).model
+        assert alone is not None
+        found = quantize_rs.compare(MODEL, alone, DATA, metric="kl", latency=False).accuracy
+        assert found is not None
+        assert layer.accuracy is not None
+        assert layer.accuracy.quantized == pytest.approx(found.quantized, rel=1e-5)
+        assert layer.score == pytest.approx(found.drop, rel=1e-5)
+    reported = quantize_rs.quantize(MODEL, None, bits=8).html(sensitivity=kl)
+    assert "loss in KL divergence" in reported
+
+    def broken(_outputs: object, _samples: object) -> float:
+        raise RuntimeError("no score")
+
+    with pytest.raises(RuntimeError, match="no score"):
+        quantize_rs.sensitivity(MODEL, DATA, broken, **options)
+    with pytest.raises(OptionError, match="labels"):
+        quantize_rs.sensitivity(MODEL, DATA, "cosine", labels=[0], **options)
+    with pytest.raises(OptionError, match="expected top1"):
+        quantize_rs.sensitivity(MODEL, DATA, "nonsense", **options)
+
+
+def test_bits_are_chosen_by_a_metric() -> None:
+    found = quantize_rs.mixed_precision(
+        MODEL, DATA, max_accuracy_drop=0.02, metric="kl", bits=(8, 4, 2)
+    )
+    assert found.accuracy is not None
+    assert found.accuracy.metric == "KL divergence"
+    assert 0 <= found.accuracy.drop <= 0.02
+    assert "KL divergence" in str(found)
+    fewer = quantize_rs.mixed_precision(MODEL, DATA, max_accuracy_drop=0.2, metric="kl")
+    assert fewer.bytes_after < found.bytes_after < found.bytes_before
+    made = quantize_rs.quantize(MODEL, None, layer_bits=found.layer_bits, allow_larger=True).model
+    assert made is not None
+    again = quantize_rs.compare(MODEL, made, DATA, metric="kl", latency=False).accuracy
+    assert again is not None
+    assert again.drop == pytest.approx(found.accuracy.drop, rel=1e-5)
+    by_size = quantize_rs.mixed_precision(
+        MODEL, DATA, target_size=0.3, metric="top1", labels=LABELS
+    )
+    assert by_size.accuracy is not None
+    assert by_size.bytes_after <= 0.3 * by_size.bytes_before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_accuracy_drop": 0.1}, "needs a metric"),
+        ({"max_accuracy_drop": -1, "metric": "kl"}, "expected a number from 0 on"),
+        ({"max_accuracy_drop": 0.1, "metric": "kl", "min_sqnr": 20}, "a goal of its own"),
+        ({"target_size": 0.5, "labels": [1]}, "labels"),
+    ],
+)
+def test_goals_that_make_no_sense_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        quantize_rs.mixed_precision(MODEL, DATA, **options)
+
+
+def test_a_loss_that_no_layer_keeps_is_an_accuracy_error() -> None:
+    with pytest.raises(quantize_rs.AccuracyCriteriaError, match="max_accuracy_drop is 0"):
+        quantize_rs.mixed_precision(
+            MODEL, DATA, max_accuracy_drop=0, metric="kl", bits=(2,), engine="tract"
+        )

@@ -16,8 +16,10 @@ from .._options.option_dict import option_dict
 from .._options.resolve import resolve, with_aliases
 from .._results.build import result
 from .._results.mixed_precision import MixedPrecision
+from ..metrics import MetricLike, metric_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from .._options.aliases import DataAndExcludeAliases
@@ -31,6 +33,10 @@ def mixed_precision(
     *,
     target_size: float | None = None,
     min_sqnr: float | None = None,
+    max_accuracy_drop: float | None = None,
+    metric: MetricLike | None = None,
+    labels: npt.ArrayLike | None = None,
+    scores: str | None = None,
     bits: Iterable[int] = (8, 4, 2),
     per_channel: bool | None = None,
     symmetric: bool | None = None,
@@ -62,6 +68,11 @@ def mixed_precision(
         The maximum size of the model in bytes; up to 1, as a fraction of the float size.
     min_sqnr : float, optional
         The minimum SQNR of the worst output on `data`, in dB. Give this or `target_size`.
+    max_accuracy_drop : float, optional
+        How much worse than the float model the result may be in `metric`; a goal of its own.
+    metric, labels, scores
+        A metric of the outputs, as in `compare`. With `target_size`, it chooses among the models
+        that meet the size.
     bits : iterable of int
         The bit widths to choose from besides float: 16, 8, 4 and 2. 4 and 16 need opset 21, and 2
         needs opset 25; the model is converted if a layer uses them.
@@ -81,11 +92,11 @@ def mixed_precision(
     Raises
     ------
     OptionError
-        Not exactly one of `target_size` and `min_sqnr` is given, `min_sqnr` has no data, the lowest
+        Not exactly one goal is given, `min_sqnr` or `metric` has no data, the lowest
         bit widths do not meet `target_size`, `output_format` does not support a bit width, or an
         option has no effect, is unknown or is out of range.
     AccuracyCriteriaError
-        No layer can be quantized, even alone, without missing `min_sqnr`.
+        No layer can be quantized, even alone, without missing `min_sqnr` or `max_accuracy_drop`.
     CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
         As in `compare`.
 
@@ -112,12 +123,17 @@ def mixed_precision(
     options = option_dict(found, bits=8, with_activations=False)
     widths = check.listed("bits", bits, "numbers")
     goal = (target_size, min_sqnr, [check.bits("bits", width) for width in widths])
+    if metric is None:
+        unused = {"labels": labels is not None, "scores": scores is not None}
+        check.reject_unused("without a metric", **unused)
+    own = (metric_of(metric, labels, scores), max_accuracy_drop)
     opened = core_model(model)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}
         check.reject_unused("without data", **run, threads=threads is not None)
         with check.rename_errors():
-            return result(MixedPrecision, _core.mixed_precision(opened, options, goal, None))
+            outcome = _core.mixed_precision(opened, options, goal, own, None)
+            return result(MixedPrecision, outcome)
     samples = sample_source(
         data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
     )
@@ -125,5 +141,5 @@ def mixed_precision(
         Run(engine, limit, threads, progress).session("analyzing layers") as begun,
         check.rename_errors(),
     ):
-        outcome = _core.mixed_precision(opened, options, goal, (samples, begun))
+        outcome = _core.mixed_precision(opened, options, goal, own, (samples, begun))
     return result(MixedPrecision, outcome)

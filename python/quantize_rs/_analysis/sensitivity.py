@@ -22,20 +22,27 @@ from .._results.build import result
 from .._results.ranges import Ranges
 from .._results.sensitivity import Sensitivity
 from ..errors import OptionError
+from ..metrics import MetricLike, metric_of
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
     from typing_extensions import Unpack
 
     from .._options.aliases import DataAndExcludeAliases
 
 __all__ = ["sensitivity"]
 
+# Measured from the errors of outputs and weights; everything else is a metric of outputs.
+_OF_OUTPUTS = ("sqnr", "cosine", "max_abs", "mse", "top1", "weight")
+
 
 def sensitivity(
     model: ModelSource | Model | Plan,
     data: CalibrationData | None = None,
-    metric: str = "sqnr",
+    metric: str | MetricLike = "sqnr",
     *,
+    labels: npt.ArrayLike | None = None,
+    scores: str | None = None,
     all_but_one: bool = False,
     ranges: Ranges | None = None,
     weights: str | None = None,
@@ -65,9 +72,13 @@ def sensitivity(
     data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
         The samples, as `calibration_data` of `quantize_with_calibration`; all are kept in memory.
         Without data, only the errors of weights are measured.
-    metric : "sqnr", "cosine", "max_abs", "mse", "top1" or "weight"
+    metric : "sqnr", "cosine", "max_abs", "mse", "top1", "weight", callable or Metric
         The metric of the worst output of the model that layers are ranked by; ``"weight"`` is the
-        SQNR of the weight itself, and the default without data.
+        SQNR of the weight itself, and the default without data. With a function, one of
+        `quantize_rs.metrics` or the name of another one, as in `compare`, the score of a layer is
+        how much worse the model is than the float one.
+    labels, scores
+        What a metric of that kind needs, as in `compare`.
     all_but_one : bool
         Quantize all layers except one, instead of one alone. The layer whose exclusion gives the
         best model comes first.
@@ -153,9 +164,18 @@ def sensitivity(
         seed=seed,
         noise=ANALYSIS_NOISE,
     )
-    options = (metric, all_but_one, None if resume is None else os.fspath(resume))
+    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores)
+    if own is None:
+        unused = {"labels": labels is not None, "scores": scores is not None}
+        check.reject_unused(f"with metric={metric!r}", **unused)
+    options = (str(metric), all_but_one, None if resume is None else os.fspath(resume))
     known = None if ranges is None else ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
-        found = _core.sensitivity(model._plan, known, source, options, begun)
-    given = {"metric": None if metric == "sqnr" else metric, "limit": limit}
+        found = _core.sensitivity(model._plan, known, source, options, own, begun)
+    given: dict[str, object] = {
+        "metric": None if metric == "sqnr" else metric,
+        "labels": labels,
+        "scores": scores,
+        "limit": limit,
+    }
     return stamped(result(Sensitivity, found), "sensitivity", (asked, data), given, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .base import Result
-from .metrics import OutputRow, worst_sqnr
+from .metrics import Accuracy, OutputRow, worst_sqnr
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class MixedPrecision(Result):
         The number of samples; 0 without data.
     engine : str or None
         The engine that ran the model.
+    accuracy : Accuracy or None
+        The scores of both models in `metric`, if one was given.
     """
 
     layer_bits: dict[str, int | str]
@@ -66,6 +68,7 @@ class MixedPrecision(Result):
     outputs: tuple[OutputRow, ...]
     samples: int
     engine: str | None
+    accuracy: Accuracy | None = None
 
     @property
     def sqnr_db(self) -> float | None:

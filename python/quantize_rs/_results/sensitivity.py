@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from . import notebook
 from .assessment import Origin
 from .html_report import HtmlResult
-from .metrics import ErrorMetrics, OutputRow, restore_non_finite
+from .metrics import Accuracy, ErrorMetrics, OutputRow, restore_non_finite
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,6 +36,8 @@ class LayerSensitivity:
         The error of the dequantized weight against its floats.
     outputs : tuple of OutputRow
         The error of each output of the model; empty without data.
+    accuracy : Accuracy or None
+        The scores of both models, if `metric` was a metric of outputs.
     """
 
     name: str
@@ -46,6 +48,7 @@ class LayerSensitivity:
     score: float
     weight_error: ErrorMetrics | None
     outputs: tuple[OutputRow, ...]
+    accuracy: Accuracy | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -103,6 +106,9 @@ class Sensitivity(HtmlResult):
 
     @staticmethod
     def _adapt(found: dict[str, Any]) -> dict[str, Any]:
+        if found["metric"] == "custom":
+            scores = [score for layer in found["layers"] if (score := layer.get("accuracy"))]
+            found["metric"] = scores[0]["metric"] if scores else "custom"
         for layer in found["layers"]:
             if layer["score"] is None:
                 layer["score"] = _restore_score(found["metric"], layer)

@@ -122,6 +122,7 @@ fn chosen(
         target_size: args.target_size,
         min_sqnr: args.min_sqnr,
         bits: args.bits.clone(),
+        ..MixedOptions::default()
     };
     let inputs = InputSpec::of(model);
     let Some(samples) = args.samples.open(&inputs)? else {

@@ -93,6 +93,7 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
         metric: args.metric.unwrap_or_default(),
         all_but_one: args.all_but_one,
         resume: args.resume.clone(),
+        ..SensitivityOptions::default()
     };
     let engine = args.engine.open_deployed()?;
     let samples = SampleDiagnostics::new(samples, &inputs);

@@ -188,10 +188,18 @@ pub(crate) fn mixed_precision(
     model: &Model,
     config: ConfigOptions,
     goal: (Option<f64>, Option<f64>, Vec<u8>),
+    metric: (Option<Py<PyAny>>, Option<f64>),
     data: Option<(PyRef<'_, Source>, PyRef<'_, Run>)>,
 ) -> PyResult<Outcome> {
     let (target_size, min_sqnr, bits) = goal;
-    let options = MixedOptions { target_size, min_sqnr, bits };
+    let (metric, max_accuracy_drop) = (PythonMetric::new(py, metric.0)?, metric.1);
+    let options = MixedOptions {
+        target_size,
+        min_sqnr,
+        max_accuracy_drop,
+        metric: metric.handle.clone(),
+        bits,
+    };
     let config = gil::detached(py, model.model.path(), || config.config())?;
     let its_model = Arc::clone(&model.model);
     let found = match data {
@@ -199,8 +207,8 @@ pub(crate) fn mixed_precision(
             let done = run.on(py, &model.model, &source, move |engine, samples, control| {
                 let data = Some((engine, samples));
                 quantize_rs::mixed_precision(&its_model, &config, &options, data, control)
-            })?;
-            done.logged(py)?
+            });
+            metric.raised(done)?.logged(py)?
         }
         None => gil::interruptible(py, model.model.path(), move || {
             let control = Control { threads: 1, progress: &mut |_| true };
@@ -234,18 +242,23 @@ pub(crate) fn sensitivity(
     ranges: Option<&Ranges>,
     source: &Source,
     options: (String, bool, Option<PathBuf>),
+    metric: Option<Py<PyAny>>,
     run: &Run,
 ) -> PyResult<Outcome> {
-    let (metric, all_but_one, resume) = options;
-    let metric = gil::detached(py, None, || metric.parse::<Metric>())?;
-    let options = SensitivityOptions { metric, all_but_one, resume };
+    let (name, all_but_one, resume) = options;
+    let own = PythonMetric::new(py, metric)?;
+    let metric = match &own.handle {
+        Some(_) => Metric::Custom,
+        None => gil::detached(py, None, || name.parse::<Metric>())?,
+    };
+    let options = SensitivityOptions { metric, custom: own.handle.clone(), all_but_one, resume };
     let (model, plan) = plan.parts();
     let (its_model, ranges) = (Arc::clone(&model), ranges.map(|ranges| Arc::clone(&ranges.found)));
     let done = run.on(py, &model, source, move |engine, samples, control| {
         let ranges = ranges.as_deref();
         quantize_rs::sensitivity(&its_model, &plan, ranges, engine, samples, &options, control)
-    })?;
-    Ok(Outcome::new(done.logged(py)?))
+    });
+    Ok(Outcome::new(own.raised(done)?.logged(py)?))
 }
 
 /// Ranks the layers of a plan by the errors of their weights.

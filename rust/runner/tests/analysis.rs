@@ -162,7 +162,8 @@ fn a_planted_bad_layer_is_the_first_with_and_without_data() {
         assert_eq!(weight_sensitivity(&bad.0, &bad.1).unwrap().layers[0].name, layer.name);
         for metric in [Metric::Sqnr, Metric::Mse, Metric::MaxAbs, Metric::Cosine] {
             for all_but_one in [false, true] {
-                let options = SensitivityOptions { metric, all_but_one, resume: None };
+                let options =
+                    SensitivityOptions { metric, all_but_one, custom: None, resume: None };
                 let found = found(&bad, None, &engine, &options);
                 assert_eq!(found.layers[0].name, layer.name, "{metric} {found}");
             }

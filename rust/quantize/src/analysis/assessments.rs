@@ -98,7 +98,7 @@ impl Sensitivity {
             "The most sensitive of {} layers is {}: {how} {score} of {}{on}{others}.",
             self.layers.len(),
             worst.name,
-            self.metric.about(),
+            self.ranked_by(),
         );
         let name = &worst.name;
         let mut next = Vec::new();

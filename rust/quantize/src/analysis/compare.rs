@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
 use super::lost_channels::ChannelErrors;
-use super::output_metric::{MetricHandle, OutputMetric, SampleOutputs};
+use super::output_metric::{MetricHandle, SampleOutputs};
 use super::recorded::{First, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -105,7 +105,7 @@ pub fn compare(
     let outputs: Vec<OutputRow> =
         observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
     let accuracy = match &options.metric {
-        Some(metric) => Some(scored_by(metric.metric(), &observed, &kept)?),
+        Some(metric) => Some(metric.accuracy(&observed, &kept)?),
         None => accuracy(&observed, &scored, &seen, options)?,
     };
     let mut go_on = || (control.progress)(Progress::of(count, Some(count)));
@@ -376,24 +376,6 @@ pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>
         top1_agreement: part(same),
         lost_channels: ChannelErrors::lost(&channels.unwrap_or_default()),
     }
-}
-
-/// The scores of a metric, in place of the accuracy.
-fn scored_by(
-    metric: &dyn OutputMetric,
-    observed: &[String],
-    kept: &[SampleOutputs],
-) -> Result<Accuracy, QuantizeError> {
-    let (original, quantized) = metric.scores(observed, kept)?;
-    let drop = if metric.higher_is_better() { original - quantized } else { quantized - original };
-    Ok(Accuracy {
-        output: observed.first().cloned().unwrap_or_default(),
-        original,
-        quantized,
-        drop,
-        labels: 0,
-        metric: Some(metric.name().to_owned()),
-    })
 }
 
 /// The accuracy, if there are labels.

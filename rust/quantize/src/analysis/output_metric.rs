@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::QuantizeError;
 use crate::calibrate::engine::Sample;
+use crate::report::Accuracy;
 
 /// A value: shape and elements.
 pub type OutputValue = (Vec<usize>, Vec<f32>);
@@ -81,8 +82,25 @@ impl MetricHandle {
         self.0.name()
     }
 
-    pub(crate) fn metric(&self) -> &dyn OutputMetric {
-        &*self.0
+    /// The scores of both models, in place of the accuracy.
+    ///
+    /// # Errors
+    /// The metric cannot be computed.
+    pub(crate) fn accuracy(
+        &self,
+        observed: &[String],
+        samples: &[SampleOutputs],
+    ) -> Result<Accuracy, QuantizeError> {
+        let (original, quantized) = self.0.scores(observed, samples)?;
+        let higher = self.0.higher_is_better();
+        Ok(Accuracy {
+            output: observed.first().cloned().unwrap_or_default(),
+            original,
+            quantized,
+            drop: if higher { original - quantized } else { quantized - original },
+            labels: 0,
+            metric: Some(self.name().to_owned()),
+        })
     }
 }
 

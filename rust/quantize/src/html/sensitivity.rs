@@ -35,7 +35,7 @@ pub(super) fn section(found: &Sensitivity) -> Markup {
         (_, true) => ", with all other layers quantized",
         (_, false) => ", with only this layer quantized",
     };
-    let title = format!("Sensitivity: {}{how}, the worst first", metric.about());
+    let title = format!("Sensitivity: {}{how}, the worst first", found.ranked_by());
     let scores: Vec<f64> = found.layers.iter().map(|layer| layer.score).collect();
     let table = found.layers.iter().map(|layer| row(metric, layer));
     html! {

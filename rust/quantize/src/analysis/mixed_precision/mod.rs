@@ -16,8 +16,8 @@ use crate::options::config;
 use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
-    CompareOptions, Config, Format, OutputRow, PreprocessedModel, QuantizeError, Role,
-    SensitivityOptions, compare, sensitivity,
+    Accuracy, CompareOptions, Config, Format, MetricHandle, OutputRow, PreprocessedModel,
+    QuantizeError, Role, SensitivityOptions, compare, sensitivity,
 };
 use greedy::{Step, WidthOption, greedy_steps};
 
@@ -26,13 +26,17 @@ pub use result::{LayerWidth, MixedPrecision};
 /// The number of models that meet a size whose outputs are compared.
 const MEASURED: usize = 3;
 
-/// The goal and the bit widths. Set one of `target_size` and `min_sqnr`.
+/// The goal and the bit widths. Set one of `target_size`, `min_sqnr` and `max_accuracy_drop`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MixedOptions {
     /// The maximum size of the model in bytes; up to 1, a fraction of the size of the float model.
     pub target_size: Option<f64>,
     /// The minimum SQNR of its worst output on the samples, in decibels.
     pub min_sqnr: Option<f64>,
+    /// How much worse the result may be in `metric`.
+    pub max_accuracy_drop: Option<f64>,
+    /// A metric of the outputs. Of the models that meet a size, the best in it is chosen.
+    pub metric: Option<MetricHandle>,
     /// The bit widths to choose from, in addition to float, which a layer keeps where that meets
     /// the goal with less noise.
     pub bits: Vec<u8>,
@@ -40,23 +44,29 @@ pub struct MixedOptions {
 
 impl Default for MixedOptions {
     fn default() -> MixedOptions {
-        MixedOptions { target_size: None, min_sqnr: None, bits: vec![8, 4, 2] }
+        MixedOptions {
+            target_size: None,
+            min_sqnr: None,
+            max_accuracy_drop: None,
+            metric: None,
+            bits: vec![8, 4, 2],
+        }
     }
 }
 
 /// Chooses a bit width for each layer. It starts with float and always takes the step with the
-/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR is. With
-/// samples, the most accurate of the first three models that meet the size is chosen. The
-/// noise of a step is what [`sensitivity`](crate::sensitivity()) measures for the layer alone with
-/// this width or, without samples, the error of its weight. Widths with which a layer alone misses
-/// the SQNR are left out, since noise adds up. The resulting model is quantized, and its size and,
-/// with samples, its SQNR are measured.
+/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR or the
+/// metric is. With samples, the most accurate of the first three models that meet the size is
+/// chosen. The noise of a step is what [`sensitivity`](crate::sensitivity()) measures for the layer
+/// alone with this width or, without samples, the error of its weight. Widths with which a layer
+/// alone misses the SQNR are left out, since noise adds up. The resulting model is quantized, and
+/// its size and, with samples, its SQNR are measured.
 ///
 /// Only weights are quantized. Use the result with [`MixedPrecision::config`], which sets
 /// [`Config::layer_bits`] and [`Config::layer_float`].
 ///
 /// # Errors
-/// Not exactly one of `target_size` and `min_sqnr`, an SQNR without samples, a bit width that the
+/// Not exactly one goal, an SQNR or a metric without samples, a bit width that the
 /// format of `config` does not support, a size that the fewest bits for all layers do not meet, or
 /// an SQNR that no layer alone meets.
 pub fn mixed_precision(
@@ -75,7 +85,8 @@ pub fn mixed_precision(
     // The number of models that are tried is not known in advance.
     let mut counted = |now: Progress| progress(Progress { total: None, ..now });
     let stages = StagedProgress::new(Control { threads, progress: &mut counted });
-    let mut solver = WidthSolver { model, config, engine, samples, stages };
+    let metric = options.metric.clone();
+    let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
     let mut layers = solver.rungs(&options.bits)?;
     let steps = match &goal {
         Goal::Bytes(most) => {
@@ -85,7 +96,21 @@ pub fn mixed_precision(
         }
         Goal::Sqnr(least) => {
             drop_inaccurate_widths(&mut layers, *least)?;
-            solver.steps_for_sqnr(&layers, greedy_steps(&layers), *least)?
+            let wanted = |found: &Measured| found.sqnr_db().is_some_and(|found| found >= *least);
+            let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
+            if steps.is_empty() {
+                // The first step met the SQNR when it was measured alone, by a small margin.
+                return Err(unreachable(*least, first(&layers).zip(missed.sqnr_db())));
+            }
+            steps
+        }
+        Goal::Drop(most) => {
+            let wanted = |found: &Measured| found.drop().is_some_and(|drop| drop <= *most);
+            let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
+            if steps.is_empty() {
+                return Err(too_much_lost(*most, &missed));
+            }
+            steps
         }
     };
     solver.result(&layers, &steps, &goal)
@@ -95,6 +120,26 @@ pub fn mixed_precision(
 enum Goal {
     Bytes(u64),
     Sqnr(f64),
+    Drop(f64),
+}
+
+/// What was measured of a model.
+#[derive(Default)]
+struct Measured {
+    outputs: Vec<OutputRow>,
+    accuracy: Option<Accuracy>,
+    engine: Option<String>,
+}
+
+impl Measured {
+    fn sqnr_db(&self) -> Option<f64> {
+        worst_sqnr(&self.outputs)
+    }
+
+    /// How much worse it is than the float model, in the metric of the caller.
+    fn drop(&self) -> Option<f64> {
+        self.accuracy.as_ref().map(|found| found.drop)
+    }
 }
 
 impl MixedOptions {
@@ -111,7 +156,14 @@ impl MixedOptions {
             return refused("bits", "is empty, expected some of 2, 4, 8 and 16");
         }
         self.bits.iter().try_for_each(|bits| writable(*bits, config.output_format))?;
+        if self.metric.is_some() && !data {
+            return refused("metric", "needs data to compute the outputs on");
+        }
         match (self.target_size, self.min_sqnr) {
+            (None, None) if self.max_accuracy_drop.is_some() => self.drop(),
+            _ if self.max_accuracy_drop.is_some() => {
+                refused("max_accuracy_drop", "is a goal of its own: omit target_size and min_sqnr")
+            }
             (Some(target), None) if target > 0.0 && target.is_finite() => {
                 let whole = model.byte_len();
                 Ok(Goal::Bytes(if target <= 1.0 { part(whole, target) } else { part(1, target) }))
@@ -127,6 +179,17 @@ impl MixedOptions {
             (None, Some(_)) if !data => refused("min_sqnr", "needs data to compare the outputs on"),
             (None, Some(least)) => Ok(Goal::Sqnr(least)),
             _ => refused("target_size", "or min_sqnr is required, but not both"),
+        }
+    }
+
+    fn drop(&self) -> Result<Goal, QuantizeError> {
+        let refused = |what: String| Err(QuantizeError::option("max_accuracy_drop", what));
+        match self.max_accuracy_drop {
+            Some(most) if !(most >= 0.0 && most.is_finite()) => {
+                refused(format!("is {most}, expected a number from 0 on"))
+            }
+            Some(most) if self.metric.is_some() => Ok(Goal::Drop(most)),
+            _ => refused("needs a metric".to_owned()),
         }
     }
 }
@@ -182,6 +245,27 @@ fn unreachable(least: f64, best: Option<(LayerBits, f64)>) -> QuantizeError {
     QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
 }
 
+/// The error if a single layer with the most bits loses too much.
+fn too_much_lost(most: f64, found: &Measured) -> QuantizeError {
+    let measured = found.drop();
+    let metric = found.accuracy.as_ref().and_then(|found| found.metric.as_deref());
+    let (metric, lost) = (metric.unwrap_or("the metric"), measured.unwrap_or(f64::NAN));
+    let what = format!(
+        "below the accuracy criterion: max_accuracy_drop is {most}, and with one layer quantized \
+         {metric} is {lost:.5} worse; more bits, or scales for channels or blocks, are more \
+         accurate"
+    );
+    let (bar, expected) = ("max_accuracy_drop".to_owned(), Some(most));
+    QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
+}
+
+/// The layer and the width of the first step.
+fn first(layers: &[Layer]) -> Option<LayerBits> {
+    let step = greedy_steps(layers).into_iter().next()?;
+    let Layer { name, rungs } = &layers[step.layer];
+    Some(LayerBits { name: name.clone(), bits: rungs[step.rung].bits? })
+}
+
 /// The product, rounded down.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn part(bytes: u64, times: f64) -> u64 {
@@ -200,6 +284,7 @@ struct WidthSolver<'a> {
     engine: Option<&'a dyn Engine>,
     samples: Vec<Sample>,
     stages: StagedProgress<'a>,
+    metric: Option<MetricHandle>,
 }
 
 impl WidthSolver<'_> {
@@ -284,12 +369,14 @@ impl WidthSolver<'_> {
         mut steps: Vec<Step>,
         enough: usize,
     ) -> Result<Vec<Step>, QuantizeError> {
-        let mut best = (enough, f64::NEG_INFINITY);
+        let mut best = (enough, (f64::NEG_INFINITY, f64::NEG_INFINITY));
         if self.engine.is_some() {
             for count in (enough..=steps.len()).take(MEASURED) {
                 let made = self.made(layers, &steps[..count])?;
                 // Equal outputs have no SQNR.
-                let found = worst_sqnr(&self.measured(&made)?.0).unwrap_or(f64::INFINITY);
+                let found = self.measured(&made)?;
+                let sqnr = found.sqnr_db().unwrap_or(f64::INFINITY);
+                let found = (found.drop().map_or(0.0, |drop| -drop), sqnr);
                 if found > best.1 {
                     best = (count, found);
                 }
@@ -299,35 +386,28 @@ impl WidthSolver<'_> {
         Ok(steps)
     }
 
-    /// As many steps as meet the SQNR: each step adds noise.
-    fn steps_for_sqnr(
+    /// As many steps as are wanted, for each step adds noise; and what was measured of the model
+    /// with the fewest steps that is not.
+    fn most_steps(
         &mut self,
         layers: &[Layer],
         mut steps: Vec<Step>,
-        least: f64,
-    ) -> Result<Vec<Step>, QuantizeError> {
+        is_wanted: &dyn Fn(&Measured) -> bool,
+    ) -> Result<(Vec<Step>, Measured), QuantizeError> {
         let (mut holds, mut above) = (0, steps.len() + 1);
-        let mut best = None;
+        let mut missed = Measured::default();
         while above - holds > 1 {
             let count = usize::midpoint(holds, above);
             let made = self.made(layers, &steps[..count])?;
-            let found = worst_sqnr(&self.measured(&made)?.0);
-            if found.is_some_and(|found| found >= least) {
+            let found = self.measured(&made)?;
+            if is_wanted(&found) {
                 holds = count;
             } else {
-                (above, best) = (count, found);
+                (above, missed) = (count, found);
             }
         }
-        if holds == 0 {
-            // The first step met the SQNR when it was measured alone, by a small margin.
-            let first = steps.first().and_then(|step| {
-                let Layer { name, rungs } = &layers[step.layer];
-                Some(LayerBits { name: name.clone(), bits: rungs[step.rung].bits? })
-            });
-            return Err(unreachable(least, first.zip(best)));
-        }
         steps.truncate(holds);
-        Ok(steps)
+        Ok((steps, missed))
     }
 
     /// The model after some steps.
@@ -339,17 +419,15 @@ impl WidthSolver<'_> {
         prepared.plan().apply_cached(&prepared.model, None, None)
     }
 
-    /// The errors of the outputs, and the engine.
-    fn measured(
-        &mut self,
-        made: &Quantized,
-    ) -> Result<(Vec<OutputRow>, Option<String>), QuantizeError> {
-        let Some(engine) = self.engine else { return Ok((Vec::new(), None)) };
-        let (given, options) = (&mut SliceSamples(self.samples.iter()), CompareOptions::default());
+    fn measured(&mut self, made: &Quantized) -> Result<Measured, QuantizeError> {
+        let Some(engine) = self.engine else { return Ok(Measured::default()) };
+        let given = &mut SliceSamples(self.samples.iter());
+        let options = CompareOptions { metric: self.metric.clone(), ..CompareOptions::default() };
         let (model, made) = (self.model, made.model());
         let found =
             self.stages.next(|control| compare(model, made, engine, given, &options, control))?;
-        Ok((found.outputs, Some(found.engine)))
+        let (outputs, accuracy, engine) = (found.outputs, found.accuracy, Some(found.engine));
+        Ok(Measured { outputs, accuracy, engine })
     }
 
     fn result(
@@ -359,12 +437,13 @@ impl WidthSolver<'_> {
         goal: &Goal,
     ) -> Result<MixedPrecision, QuantizeError> {
         let made = self.made(layers, steps)?;
-        let (outputs, engine) = self.measured(&made)?;
+        let Measured { outputs, accuracy, engine } = self.measured(&made)?;
         Ok(MixedPrecision {
             layers: widths(layers, steps, goal),
             bytes_before: made.report().bytes_before,
             bytes_after: made.report().bytes_after,
             outputs,
+            accuracy,
             samples: self.samples.len(),
             engine,
         })
@@ -395,6 +474,7 @@ fn why(layer: &Layer, width: WidthOption, goal: &Goal) -> String {
     match (width.bits, goal) {
         (Some(_), Goal::Bytes(_)) => "the least noise for the bytes that it saves".to_owned(),
         (Some(_), Goal::Sqnr(least)) => format!("saves bytes, and {least} dB are left"),
+        (Some(_), Goal::Drop(most)) => format!("saves bytes, and no more than {most} is lost"),
         (None, Goal::Sqnr(least)) if layer.rungs.len() == 1 => {
             format!("stays float: none of the bit widths leaves {least} dB for this layer alone")
         }
@@ -403,6 +483,7 @@ fn why(layer: &Layer, width: WidthOption, goal: &Goal) -> String {
             format!("stays float: {} are met without it", size(*most))
         }
         (None, Goal::Sqnr(least)) => format!("stays float: less than {least} dB would be left"),
+        (None, Goal::Drop(most)) => format!("stays float: more than {most} would be lost"),
     }
 }
 

@@ -8,7 +8,7 @@ use super::with;
 use crate::options::config;
 use crate::report::worst_sqnr;
 use crate::util::text::size;
-use crate::{Config, OutputRow};
+use crate::{Accuracy, Config, OutputRow};
 
 /// A bit width for each layer of a model.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +21,9 @@ pub struct MixedPrecision {
     pub bytes_after: u64,
     /// The error of each output; empty without samples.
     pub outputs: Vec<OutputRow>,
+    /// The scores in the metric of the caller, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
     /// The number of samples.
     pub samples: usize,
     /// The engine that ran them.
@@ -100,6 +103,9 @@ impl fmt::Display for MixedPrecision {
         if let (Some(db), Some(engine)) = (self.sqnr_db(), &self.engine) {
             let plural = if self.samples == 1 { "" } else { "s" };
             writeln!(f, "SQNR {db:.2} dB on {} sample{plural} ({engine})", self.samples)?;
+        }
+        if let Some(Accuracy { original, quantized, metric: Some(metric), .. }) = &self.accuracy {
+            writeln!(f, "{metric} {original:.6} -> {quantized:.6}")?;
         }
         Ok(())
     }

@@ -12,6 +12,7 @@ use quantize_rs_onnx::{Model, Tensor};
 use super::LayerRow;
 use super::pieces::{Piece, PreparedPiece};
 use crate::analysis::compare::{OutputDeviation, other_shape, row};
+use crate::analysis::output_metric::{MetricHandle, SampleOutputs};
 use crate::analysis::recorded::{RecordedValues, Value};
 use crate::calibrate::engine::{Engine, Sample, ValueSink};
 use crate::calibrate::pair::SliceSamples;
@@ -206,6 +207,16 @@ pub(super) struct Work<'a> {
     pub(super) reference: &'a Reference,
     pub(super) cache: &'a Cache,
     pub(super) trials: Vec<Trial>,
+    /// A metric that is measured beside the errors.
+    pub(super) metric: Option<&'a MetricHandle>,
+}
+
+/// What a trial found, sample by sample.
+#[derive(Default)]
+struct Seen {
+    errors: Vec<(usize, Vec<OutputDeviation>)>,
+    /// The outputs, if there is a metric of them.
+    outputs: Vec<SampleOutputs>,
 }
 
 /// Events of the threads that run parts.
@@ -213,7 +224,7 @@ enum Event {
     /// A sample was run.
     Ran,
     /// A trial is finished.
-    Done(usize, Result<Vec<(usize, Vec<OutputDeviation>)>, CalibrationError>),
+    Done(usize, Result<Seen, CalibrationError>),
 }
 
 impl Work<'_> {
@@ -242,7 +253,9 @@ impl Work<'_> {
                         steps.done += 1;
                         Ok(())
                     }
-                    Ok(Event::Done(index, Ok(seen))) => finished(self.row(index, &seen)),
+                    Ok(Event::Done(index, Ok(seen))) => {
+                        self.row(index, &seen).and_then(&mut *finished)
+                    }
                     Ok(Event::Done(_, Err(error))) => Err(error.into()),
                 };
                 let outcome = outcome.and_then(|()| Ok(steps.go_on()?));
@@ -255,10 +268,13 @@ impl Work<'_> {
         })
     }
 
-    fn row(&self, index: usize, seen: &[(usize, Vec<OutputDeviation>)]) -> LayerRow {
-        let observed = self.reference.observed.iter().enumerate();
-        let outputs = observed.map(|(index, name)| row(name, index, seen)).collect();
-        LayerRow { outputs, ..self.trials[index].row.clone() }
+    fn row(&self, index: usize, seen: &Seen) -> Result<LayerRow, QuantizeError> {
+        let names = &self.reference.observed;
+        let observed = names.iter().enumerate();
+        let outputs = observed.map(|(index, name)| row(name, index, &seen.errors)).collect();
+        let accuracy = self.metric.map(|metric| metric.accuracy(names, &seen.outputs));
+        let accuracy = accuracy.transpose()?;
+        Ok(LayerRow { outputs, accuracy, ..self.trials[index].row.clone() })
     }
 
     /// Measures trials until there are no more.
@@ -280,12 +296,13 @@ impl Work<'_> {
         trial: &Trial,
         cancelled: &AtomicBool,
         tell: &Sender<Event>,
-    ) -> Result<Vec<(usize, Vec<OutputDeviation>)>, CalibrationError> {
+    ) -> Result<Seen, CalibrationError> {
         let mut ready: Vec<Option<Arc<PreparedPiece>>> = vec![None; trial.path.len()];
-        let mut seen = Vec::with_capacity(self.samples.len());
+        let mut seen = Seen::default();
         for (number, sample) in self.samples.iter().enumerate() {
             let mut found = self.reference.same[number].clone();
             let mut handed_on = HashMap::new();
+            let mut changed: HashMap<usize, Value> = HashMap::new();
             for (piece, ready) in trial.path.iter().zip(&mut ready) {
                 let feed = self.feed(piece, &handed_on, number, sample)?;
                 let prepared = piece.ready(self.engine, &feed, ready.take(), cancelled)?;
@@ -302,11 +319,22 @@ impl Work<'_> {
                         }
                         let same = &self.reference.same[number][place];
                         found[place] = same.of_another(&shape, wanted, &values);
+                        if self.metric.is_some() {
+                            changed.insert(place, (shape.clone(), values.clone()));
+                        }
                     }
                     handed_on.insert(name.as_str(), Tensor::from_f32_vec(shape, values));
                 }
             }
-            seen.push((number, found));
+            seen.errors.push((number, found));
+            if self.metric.is_some() {
+                let original = self.reference.outputs[number].clone();
+                let own = |(place, value): (usize, &Value)| {
+                    changed.remove(&place).unwrap_or_else(|| value.clone())
+                };
+                let quantized = original.iter().enumerate().map(own).collect();
+                seen.outputs.push(SampleOutputs { sample: sample.clone(), original, quantized });
+            }
             // The receiver is gone if the run was cancelled.
             let _ = tell.send(Event::Ran);
         }

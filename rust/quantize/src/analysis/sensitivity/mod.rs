@@ -18,11 +18,12 @@ use quantize_rs_onnx::{Model, topological};
 use serde::{Deserialize, Serialize};
 
 use crate::Method;
+use crate::analysis::output_metric::MetricHandle;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
 use crate::graph::Graph;
-use crate::report::{Origin, OutputRow};
+use crate::report::{Accuracy, Origin, OutputRow};
 use crate::{Plan, QuantizeError, Ranges, WeightAlgorithm, encode};
 pub(crate) use layers::activations;
 use layers::{Layer, layers};
@@ -45,10 +46,12 @@ pub enum Metric {
     Top1,
     /// The SQNR of the weight itself, which needs no data.
     Weight,
+    /// How much worse a metric of the caller's is, [`SensitivityOptions::custom`].
+    Custom,
 }
 
 impl Metric {
-    /// Every metric and its name.
+    /// Every metric that a name stands for, and its name.
     pub const ALL: &[(&'static str, Metric)] = &[
         ("sqnr", Metric::Sqnr),
         ("cosine", Metric::Cosine),
@@ -60,7 +63,7 @@ impl Metric {
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        Metric::ALL.iter().find(|(_, metric)| *metric == self).map_or("", |(name, _)| name)
+        Metric::ALL.iter().find(|(_, metric)| *metric == self).map_or("custom", |(name, _)| name)
     }
 
     /// What it measures.
@@ -72,6 +75,7 @@ impl Metric {
             Metric::Mse => "mean squared error of the worst output",
             Metric::Top1 => "top-1 agreement of the worst output",
             Metric::Weight => "SQNR of the weight itself",
+            Metric::Custom => "loss in the metric of the caller",
         }
     }
 
@@ -87,33 +91,39 @@ impl Metric {
                 f64::INFINITY => "exact".to_owned(),
                 score => format!("{score:.1} dB"),
             },
-            Metric::Cosine => format!("{score:.6}"),
+            Metric::Cosine | Metric::Custom => format!("{score:.6}"),
             Metric::Top1 => format!("{:.2} %", 100.0 * score),
             Metric::MaxAbs | Metric::Mse => format!("{score:.3e}"),
         }
     }
 
-    /// The score of a layer with these outputs and this weight; NaN if there is none.
-    fn of(self, outputs: &[OutputRow], weight: Option<&Metrics>) -> f64 {
+    /// The score of a layer; NaN if there is none.
+    fn of(self, layer: &LayerRow) -> f64 {
         let found = |row: &OutputRow| match self {
             Metric::Sqnr => Some(row.error.sqnr_db),
             Metric::Cosine => Some(row.error.cosine),
             Metric::MaxAbs => Some(row.error.max_abs),
             Metric::Mse => Some(row.error.mse),
             Metric::Top1 => row.top1_agreement,
-            Metric::Weight => None,
+            Metric::Weight | Metric::Custom => None,
         };
-        if self == Metric::Weight {
-            return weight.map_or(f64::NAN, |error| error.sqnr_db);
+        match self {
+            Metric::Weight => {
+                return layer.weight_error.map_or(f64::NAN, |error| error.sqnr_db);
+            }
+            Metric::Custom => return layer.accuracy.as_ref().map_or(f64::NAN, |found| found.drop),
+            _ => {}
         }
-        let scores = outputs.iter().filter_map(found);
+        let scores = layer.outputs.iter().filter_map(found);
         scores.max_by(|a, b| self.worse(*a, *b).reverse()).unwrap_or(f64::NAN)
     }
 
     /// `Less` if the first is worse; NaN is worse than any number.
     fn worse(self, a: f64, b: f64) -> Ordering {
         match (a.is_nan(), b.is_nan()) {
-            (false, false) if matches!(self, Metric::MaxAbs | Metric::Mse) => b.total_cmp(&a),
+            (false, false) if matches!(self, Metric::MaxAbs | Metric::Mse | Metric::Custom) => {
+                b.total_cmp(&a)
+            }
             (false, false) => a.total_cmp(&b),
             (a, b) => b.cmp(&a),
         }
@@ -140,10 +150,13 @@ impl fmt::Display for Metric {
 }
 
 /// How sensitive layers are found.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SensitivityOptions {
-    /// What layers are ranked by.
+    /// What layers are ranked by; [`Metric::Custom`] needs `custom`.
     pub metric: Metric,
+    /// A metric of the outputs on all samples, which is measured for each layer. The outputs of the
+    /// layers that run at the same time are kept in memory.
+    pub custom: Option<MetricHandle>,
     /// Whether all layers except one are quantized, instead of one alone.
     pub all_but_one: bool,
     /// A file that stores the result of each layer; an existing file is continued.
@@ -189,6 +202,9 @@ pub struct LayerRow {
     pub weight_error: Option<Metrics>,
     /// The error of each output of the model.
     pub outputs: Vec<OutputRow>,
+    /// The scores in a metric of the caller's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<Accuracy>,
     /// The score that it is ranked by.
     #[serde(skip_deserializing)]
     pub score: f64,
@@ -276,7 +292,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
 /// Computes the scores, and sorts the most sensitive layer first.
 fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
     for row in &mut found.layers {
-        row.score = metric.of(&row.outputs, row.weight_error.as_ref());
+        row.score = metric.of(row);
     }
     let all_but_one = found.all_but_one;
     found.layers.sort_by(|a, b| {
@@ -305,12 +321,27 @@ impl LayerRow {
             elements,
             weight_error: error,
             outputs: Vec::new(),
+            accuracy: None,
             score: f64::NAN,
         }
     }
 }
 
 impl Sensitivity {
+    /// The name of the metric; that of the caller's, if there is one.
+    pub fn metric_name(&self) -> &str {
+        let own = self.layers.iter().find_map(|layer| layer.accuracy.as_ref()?.metric.as_deref());
+        own.filter(|_| self.metric == Metric::Custom).unwrap_or_else(|| self.metric.name())
+    }
+
+    /// What layers are ranked by, in words.
+    pub(crate) fn ranked_by(&self) -> String {
+        match self.metric {
+            Metric::Custom => format!("loss in {}", self.metric_name()),
+            metric => metric.about().to_owned(),
+        }
+    }
+
     /// The ranking as JSON; non-finite numbers are null.
     pub fn to_json(&self) -> String {
         // Names and numbers, no maps with odd keys: this cannot fail.
@@ -335,7 +366,7 @@ impl fmt::Display for Sensitivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.layers.iter().map(|row| row.name.chars().count()).max().unwrap_or(0);
         let width = width.max("layer".len());
-        let metric = self.metric.name();
+        let metric = self.metric_name();
         writeln!(f, "{:<width$}  {metric:>10}  {:>10}  type, operator", "layer", "elements")?;
         for row in &self.layers {
             let LayerRow { name, score, elements, kind, op_type, .. } = row;
@@ -387,6 +418,7 @@ mod tests {
                 top1_rows: 0,
                 lost_channels: None,
             }],
+            accuracy: None,
             score: 0.0,
         };
         let found = Sensitivity {

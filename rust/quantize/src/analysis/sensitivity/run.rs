@@ -14,6 +14,7 @@ use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
+use crate::analysis::output_metric::MetricHandle;
 use crate::analysis::recorded::Sizes;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -118,7 +119,8 @@ pub(super) fn run(
         };
         let (made, cache) = shown.parted(&observed, &scored, &lent);
         let reference = &*reference.get_or_insert(made);
-        let work = Work { engine, samples, reference, cache: &cache, trials };
+        let metric = options.custom.as_ref();
+        let work = Work { engine, samples, reference, cache: &cache, trials, metric };
         work.run(&mut steps, &mut |row| journal.add(row))?;
     }
     let rows = all.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
@@ -162,6 +164,7 @@ fn print(
     hash.write(serde_json::to_string(&ranges).unwrap_or_default().as_bytes());
     hash.write(engine.name().as_bytes());
     hash.write_u8(u8::from(options.all_but_one));
+    hash.write(options.custom.as_ref().map_or("", MetricHandle::name).as_bytes());
     for sample in samples {
         hash.write_u64(sample.key());
     }
