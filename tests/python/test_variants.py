@@ -18,10 +18,11 @@ import quantize_rs
 
 RNG = np.random.default_rng(11)
 
-NAMES = ["fp32", "fp16", "q8", "int8", "uint8", "q4", "q4f16"]
+NAMES = ["fp32", "fp16", "q8", "int8", "uint8", "q4", "bnb4", "q4f16"]
 FILES = {
     "mlp.onnx",
     "mlp_fp16.onnx",
+    "mlp_bnb4.onnx",
     "mlp_quantized.onnx",
     "mlp_int8.onnx",
     "mlp_uint8.onnx",

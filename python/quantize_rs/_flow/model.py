@@ -175,7 +175,8 @@ class Model:
 
         Output model
             - `output_format`: How quantized values are written into the file. One of ``"qdq"``,
-              ``"qoperator"``, ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+              ``"qoperator"``, ``"matmul_nbits"``, ``"matmul_bnb4"``, ``"dynamic"``,
+              ``"fake_quant"``.
             - `allow_larger`: Write the result even if it is larger than the model.
             - `accuracy_level`: How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4
               with activations quantized to 8 bits, which is faster.

@@ -297,14 +297,15 @@ class QuantizeOptions:
         section 4.2). Default: True.
     output_format : str
         How quantized values are written into the file. One of ``"qdq"``, ``"qoperator"``,
-        ``"matmul_nbits"``, ``"dynamic"``, ``"fake_quant"``.
+        ``"matmul_nbits"``, ``"matmul_bnb4"``, ``"dynamic"``, ``"fake_quant"``.
 
         `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and
-        `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes
-        `MatMul`, `Gemm` and `Conv` in integers and quantizes activations at run time. `qoperator`
-        needs calibration: it writes `QLinearConv`, `QLinearMatMul` and ONNX Runtime's operators of
-        that kind, with the integers and scales of `qdq`; what has no such operator is written as
-        with `qdq`. `fake_quant` keeps weights in float, for training. Default: 'qdq'.
+        `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime, and `matmul_bnb4` those
+        of `MatMul` and `Gemm` as `nf4` or `fp4` codes. `dynamic` computes `MatMul`, `Gemm` and
+        `Conv` in integers and quantizes activations at run time. `qoperator` needs calibration: it
+        writes `QLinearConv`, `QLinearMatMul` and ONNX Runtime's operators of that kind, with the
+        integers and scales of `qdq`; what has no such operator is written as with `qdq`.
+        `fake_quant` keeps weights in float, for training. Default: 'qdq'.
     allow_larger : bool
         Write the result even if it is larger than the model. Otherwise a result that is more than
         64 KiB larger is an error, and one that is larger by less gets a warning. Scales and new

@@ -29,8 +29,8 @@ class PlannedValue:
         Why it is quantized, ``"quantized: weight of node ..."``, or why it is not,
         ``"not quantized: ..."``.
     qtype : str or None
-        The type it is quantized to, such as ``"int8"``. This and the attributes below are None if
-        it is not quantized.
+        The type it is quantized to, such as ``"int8"`` or ``"nf4"``. This and the attributes below
+        are None if it is not quantized.
     stored : str or None
         The type that its integers are stored in.
     symmetric : bool or None
@@ -146,7 +146,7 @@ class ReportRow(PlannedValue):
 
 def _spec(spec: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {
-        "qtype": spec["qtype"],
+        "qtype": spec.get("codebook") or spec["qtype"],
         "symmetric": spec["symmetric"],
         "scales": spec.get("scales", "float"),
     }

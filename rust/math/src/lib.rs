@@ -34,6 +34,7 @@
 )]
 
 mod bias;
+mod codebook;
 mod error;
 mod float_source;
 mod group_ranges;
@@ -63,6 +64,7 @@ pub use crate::lsq::{LearnedParams, LsqOptions, learn_scale};
 pub use crate::matmul_nbits::{BlockParamTypes, ColumnParams, MatMulNBitsSpec, ZeroPoints};
 pub use crate::microscaling::{BlockScales, block_scales, power_of_two};
 pub use bias::quantize_bias;
+pub use codebook::{Codebook, CodebookSpec, Coded};
 pub use error::MathError;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,

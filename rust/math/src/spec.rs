@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::QType;
+use crate::{Codebook, QType};
 
 /// Which elements of a tensor share a scale and a zero point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -93,6 +93,9 @@ pub struct QSpec {
     /// bits, and are computed by [`block_scales`](crate::block_scales).
     #[serde(default, skip_serializing_if = "Scales::are_wide")]
     pub scales: Scales,
+    /// The numbers that codes of 4 bits stand for; `None` if values are numbers themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codebook: Option<Codebook>,
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
@@ -117,6 +120,7 @@ impl QSpec {
             used_bits: 0,
             allows_negative_scale: false,
             scales: Scales::Float,
+            codebook: None,
         }
     }
 

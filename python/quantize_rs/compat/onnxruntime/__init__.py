@@ -14,8 +14,8 @@ Names, order and defaults of arguments are those of onnxruntime 1.31. The writte
 name. Functions that return None in onnxruntime return a `Report` here.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
-``shape_inference``, ``preprocess``, ``execution_providers.qnn``, ``qdq_loss_debug`` and
-``matmul_nbits_quantizer``.
+``shape_inference``, ``preprocess``, ``execution_providers.qnn``, ``qdq_loss_debug``,
+``matmul_nbits_quantizer`` and ``matmul_bnb4_quantizer``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from .calibrate import (
     load_tensors_data,
     save_tensors_data,
 )
+from .matmul_bnb4_quantizer import MatMulBnb4Quantizer
 from .matmul_nbits_quantizer import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -61,6 +62,7 @@ __all__ = [
     "GPTQWeightOnlyQuantConfig",
     "HQQWeightOnlyQuantConfig",
     "KQuantWeightOnlyQuantConfig",
+    "MatMulBnb4Quantizer",
     "MatMulNBitsQuantizer",
     "MinMaxCalibrater",
     "QuantFormat",

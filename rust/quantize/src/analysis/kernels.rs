@@ -26,6 +26,7 @@ const PRODUCTS: &[(&str, bool)] = &[
     ("MatMulInteger", true),
     ("MatMulIntegerToFloat", true),
     ("MatMulNBits", true),
+    ("MatMulBnb4", false),
     ("QAttention", true),
     ("QGemm", true),
     ("QLinearConv", true),

@@ -11,11 +11,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_math::{Granularity, QSpec};
 use quantize_rs_onnx::{DataType, NodeProto};
 use rayon::prelude::*;
 
-use super::dequantize::{Cut, plain};
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::elements::to_f32;
 use crate::graph::uses::Use;
@@ -243,7 +241,7 @@ fn shift(
     let means: Vec<f64> =
         (0..channels.channels()).map(|channel| channels.mean(channel)).collect::<Option<_>>()?;
     let tensor = graph.model.tensor(graph.constant_behind(product.weight)?).ok()?;
-    let (exact, made) = (to_f32(&tensor)?, decoded(product.how, weight, &tensor.shape)?);
+    let (exact, made) = (to_f32(&tensor)?, weight.decoded(product.how, &tensor.shape)?);
     if exact.len() != made.len() {
         return None;
     }
@@ -356,22 +354,4 @@ fn reached(
     axes.iter().fold(vec![1.0], |parts, axis| {
         parts.iter().flat_map(|part| axis.iter().map(move |tap| part * tap)).collect()
     })
-}
-
-/// The dequantized elements of a weight, in the layout of the weight.
-fn decoded(how: &ValuePlan, weight: &EncodedTensor, shape: &[usize]) -> Option<Vec<f32>> {
-    let QSpec { qtype, granularity, .. } = how.spec;
-    let (scales, zero_points) = (weight.scale.to_f32()?, &weight.zero_point);
-    if how.format != Format::MatMulNBits {
-        let found = plain(how.stored, &weight.quantized, granularity, &scales, Some(zero_points));
-        return found.map(|found| found.floats);
-    }
-    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) = (granularity, shape) else {
-        return None;
-    };
-    let (depth, width) = if axis == 1 { (columns, rows) } else { (rows, columns) };
-    let cut = Cut { bits: qtype.bits(), block_size, depth, signed: false };
-    let floats = cut.decode(&weight.quantized, &scales, Some(zero_points))?.floats;
-    let turned = |at: usize| floats[at % width * depth + at / width];
-    Some(if axis == 1 { floats } else { (0..width * depth).map(turned).collect() })
 }

@@ -1,6 +1,8 @@
 //! Dequantizes stored weights.
 
-use quantize_rs_math::{Granularity, Layout, Params, QType, dequantize, pack, power_of_two};
+use quantize_rs_math::{
+    CodebookSpec, Granularity, Layout, Params, QType, dequantize, pack, power_of_two,
+};
 use quantize_rs_onnx::{DataType, Tensor};
 
 use crate::graph::elements::{data_type, to_f32};
@@ -133,6 +135,18 @@ impl Cut {
         }
         Some(Decoded { qtype, shape, floats, layout, params, between })
     }
+}
+
+/// Codes of a matrix, with one row per column of the product.
+pub(crate) fn coded(spec: CodebookSpec, codes: &Tensor, scales: &[f32]) -> Option<Decoded> {
+    let CodebookSpec { depth, width, block_size, .. } = spec;
+    let floats = spec.decode(&codes.data, scales)?;
+    let shape = vec![width, depth];
+    // Blocks that do not divide a column go on in the next.
+    let elements = Granularity::Blocked { axis: 0, block_size };
+    let layout = Layout::of(&[width.checked_mul(depth)?], elements).ok()?;
+    let params = scales.iter().map(|&scale| Params { scale, zero_point: 0 }).collect();
+    Some(Decoded { qtype: QType::UInt4, shape, floats, layout, params, between: None })
 }
 
 /// The elements of a packed integer tensor.

@@ -9,6 +9,7 @@
 pub(crate) mod bias;
 pub(crate) mod bias_correction;
 mod cache;
+pub(crate) mod codes;
 pub(crate) mod dequantize;
 pub(crate) mod mark;
 mod microscaling;

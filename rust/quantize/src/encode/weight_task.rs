@@ -6,8 +6,8 @@ use quantize_rs_math::{BlockParamTypes, Granularity};
 use quantize_rs_onnx::DataType;
 
 use super::{
-    BiasFloors, EncodedTensor, WeightCache, WeightSettings, dequantize, nbits, rounded, scale_type,
-    weight,
+    BiasFloors, EncodedTensor, WeightCache, WeightSettings, codes, dequantize, nbits, rounded,
+    scale_type, weight,
 };
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
@@ -77,6 +77,9 @@ impl<'a> WeightTask<'a, '_> {
             };
             return Ok(done(nbits(name, how, method, shape, &tensor, params)?, 0, None));
         }
+        if let Some(layout) = codes::layout(how, shape) {
+            return Ok(done(codes::encoded(name, layout, method, &tensor)?, 0, None));
+        }
         let rounding = plan.config.rounding(convolves, how.format);
         let summed = rounding.summed(graph, constant, shape, &how.spec);
         let scales = scale_type(graph, constant.anchor);
@@ -116,6 +119,9 @@ impl EncodedTensor {
     /// The dequantized elements of a weight of this shape, in its order.
     pub(crate) fn decoded(&self, how: &ValuePlan, shape: &[usize]) -> Option<Vec<f32>> {
         let scales = self.scale.to_f32()?;
+        if let Some(layout) = codes::layout(how, shape) {
+            return codes::decoded(layout, self);
+        }
         if how.format != Format::MatMulNBits {
             let points = Some(&self.zero_point);
             let granularity = how.spec.granularity;

@@ -49,6 +49,7 @@ const QUANTIZED: &[&str] = &[
     "QLinearConv",
     "MatMulInteger",
     "ConvInteger",
+    "com.microsoft::MatMulBnb4",
     "com.microsoft::MatMulNBits",
     "com.microsoft::GatherBlockQuantized",
     "com.microsoft::DynamicQuantizeLSTM",

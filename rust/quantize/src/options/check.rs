@@ -184,6 +184,10 @@ impl Config {
 
     /// Refuses what contradicts a layout of blocks.
     fn check_layout(&self) -> Result<(), QuantizeError> {
+        self.wrong_type(|found| {
+            let alone = found.codebook().is_some() && self.output_format != Format::MatMulBnb4;
+            alone.then(|| "which needs output_format=matmul_bnb4".to_owned())
+        })?;
         if let (Some(size), Some(row)) = (self.block_size, self.weights.layout())
             && size != row.block_size
         {

@@ -77,11 +77,12 @@ options! {
     /// How quantized values are written into the file.
     ///
     /// `qdq` is read by every runtime. `matmul_nbits` stores the weights of `MatMul`, `Gemm` and
-    /// `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime. `dynamic` computes
-    /// `MatMul`, `Gemm` and `Conv` in integers and quantizes activations at run time. `qoperator`
-    /// needs calibration: it writes `QLinearConv`, `QLinearMatMul` and ONNX Runtime's operators of
-    /// that kind, with the integers and scales of `qdq`; what has no such operator is written as
-    /// with `qdq`. `fake_quant` keeps weights in float, for training.
+    /// `Gather` in blocks of 2, 4 or 8 bits for operators of ONNX Runtime, and `matmul_bnb4` those
+    /// of `MatMul` and `Gemm` as `nf4` or `fp4` codes. `dynamic` computes `MatMul`, `Gemm` and
+    /// `Conv` in integers and quantizes activations at run time. `qoperator` needs calibration: it
+    /// writes `QLinearConv`, `QLinearMatMul` and ONNX Runtime's operators of that kind, with the
+    /// integers and scales of `qdq`; what has no such operator is written as with `qdq`.
+    /// `fake_quant` keeps weights in float, for training.
     option output_format: Format = Format::default() => {
         group: Group::Output,
         since: Some("opset 7 for matmul_nbits, 10 for fake_quant and qoperator, 11 for dynamic"),

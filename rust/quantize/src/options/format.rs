@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use quantize_rs_math::QType;
+use quantize_rs_math::{Codebook, QType};
 use serde::{Deserialize, Serialize};
 
 use crate::{Config, QuantizeError, Target, WeightType};
@@ -30,6 +30,9 @@ pub enum Format {
     /// Weights in blocks, in ONNX Runtime's `MatMulNBits` and `GatherBlockQuantized`.
     #[serde(rename = "matmul_nbits")]
     MatMulNBits,
+    /// Weights as codes of 4 bits for 16 numbers in blocks, in ONNX Runtime's `MatMulBnb4`.
+    #[serde(rename = "matmul_bnb4")]
+    MatMulBnb4,
     /// What products multiply becomes integers when the model runs: `DynamicQuantizeLinear` with
     /// `MatMulInteger` and `ConvInteger`.
     Dynamic,
@@ -102,6 +105,16 @@ const ROWS: &[FormatRow] = &[
         since: 7,
     },
     FormatRow {
+        format: Format::MatMulBnb4,
+        name: "matmul_bnb4",
+        about: "weights as nf4 or fp4 codes in blocks, for ONNX Runtime's MatMulBnb4",
+        weights: Some(&[QType::UInt4]),
+        targets: Some(ONNX_RUNTIME),
+        blocks: Some((16, 4096)),
+        calibrated: false,
+        since: 7,
+    },
+    FormatRow {
         format: Format::Dynamic,
         name: "dynamic",
         about: "integer operators, with activations quantized at run time; needs no data",
@@ -134,8 +147,14 @@ const ROWS: &[FormatRow] = &[
 
 impl Format {
     /// Every format.
-    pub const ALL: &'static [Format] =
-        &[Format::Qdq, Format::QOperator, Format::MatMulNBits, Format::Dynamic, Format::FakeQuant];
+    pub const ALL: &'static [Format] = &[
+        Format::Qdq,
+        Format::QOperator,
+        Format::MatMulNBits,
+        Format::MatMulBnb4,
+        Format::Dynamic,
+        Format::FakeQuant,
+    ];
 
     /// What is known of it.
     pub fn row(self) -> &'static FormatRow {
@@ -186,15 +205,20 @@ impl Format {
             return against("block_size", "has no meaning here".to_owned());
         }
         if let Some(allowed) = row.weights {
+            let coded = self == Format::MatMulBnb4;
             let names = || {
-                let names: Vec<&str> = allowed.iter().map(|qtype| qtype.name()).collect();
+                let codebooks = Codebook::ALL.iter().map(|codebook| codebook.name());
+                let names = allowed.iter().map(|qtype| qtype.name());
+                let names: Vec<&str> = if coded { codebooks.collect() } else { names.collect() };
                 names.join(", ")
             };
             // Integer operators have 8 bits.
             let partial = !matches!(self, Format::Dynamic | Format::QOperator);
             let holds = |found: &WeightType| {
                 let whole = matches!(found, WeightType::Of(_));
-                (whole || partial && found.layout().is_none()) && allowed.contains(&found.qtype())
+                (whole || partial && found.layout().is_none())
+                    && allowed.contains(&found.qtype())
+                    && found.codebook().is_some() == coded
             };
             if !holds(&config.weights) {
                 let what = format!("is {}, expected one of {}", config.weights, names());

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use quantize_rs_math::{QType, Scales};
+use quantize_rs_math::{Codebook, QType, Scales};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -28,6 +28,8 @@ pub enum WeightType {
     Partial(PartialType),
     /// A layout, which has blocks of its own.
     In(MicroLayout),
+    /// Codes of 4 bits for numbers of a table, in blocks.
+    Codes(Codebook),
 }
 
 /// Integers of a number of bits that no type of ONNX has.
@@ -173,7 +175,9 @@ impl WeightType {
     pub fn all() -> impl Iterator<Item = WeightType> {
         let types = QType::ALL.iter().copied().map(WeightType::Of);
         let partial = PartialType::ALL.iter().copied().map(WeightType::Partial);
-        types.chain(partial).chain(MicroLayout::ALL.iter().copied().map(WeightType::In))
+        let codes = Codebook::ALL.iter().copied().map(WeightType::Codes);
+        let layouts = MicroLayout::ALL.iter().copied().map(WeightType::In);
+        types.chain(partial).chain(layouts).chain(codes)
     }
 
     /// The type of the values.
@@ -182,14 +186,23 @@ impl WeightType {
             WeightType::Of(qtype) => qtype,
             WeightType::Partial(partial) => partial.row().qtype,
             WeightType::In(layout) => layout.row().qtype,
+            WeightType::Codes(_) => QType::UInt4,
+        }
+    }
+
+    /// The numbers that codes stand for.
+    pub const fn codebook(self) -> Option<Codebook> {
+        match self {
+            WeightType::Codes(codebook) => Some(codebook),
+            _ => None,
         }
     }
 
     /// What is known of the layout, where it is one.
     pub const fn layout(self) -> Option<&'static MicroRow> {
         match self {
-            WeightType::Of(_) | WeightType::Partial(_) => None,
             WeightType::In(layout) => Some(layout.row()),
+            _ => None,
         }
     }
 
@@ -230,6 +243,7 @@ impl WeightType {
             WeightType::Of(_) => "",
             WeightType::Partial(partial) => partial.row().about,
             WeightType::In(layout) => layout.row().about,
+            WeightType::Codes(codebook) => codebook.about(),
         }
     }
 
@@ -239,6 +253,7 @@ impl WeightType {
             WeightType::Of(qtype) => qtype.name(),
             WeightType::Partial(partial) => partial.row().name,
             WeightType::In(layout) => layout.row().name,
+            WeightType::Codes(codebook) => codebook.name(),
         }
     }
 
@@ -246,7 +261,7 @@ impl WeightType {
     pub const fn aliases(self) -> &'static [&'static str] {
         match self {
             WeightType::Of(qtype) => qtype.aliases(),
-            WeightType::Partial(_) | WeightType::In(_) => &[],
+            _ => &[],
         }
     }
 

@@ -58,11 +58,13 @@ fn cells(value: &Planned) -> [String; 4] {
 /// Type, symmetry and granularity as text: `int8 symmetric axis 0`.
 pub(crate) fn kind(spec: &QSpec, stored: QType, format: Format) -> String {
     let QSpec { qtype, symmetric, granularity, reduce_range: reduced, scales, .. } = *spec;
-    let name = match spec.bits() {
-        bits if bits < qtype.bits() => format!("{bits} bits of {qtype}"),
+    let name = match (spec.codebook, spec.bits()) {
+        (Some(codebook), _) => codebook.name().to_owned(),
+        (None, bits) if bits < qtype.bits() => format!("{bits} bits of {qtype}"),
         _ => qtype.name().to_owned(),
     };
-    let stored = if stored == qtype { String::new() } else { format!(" in {}", stored.name()) };
+    let same = stored == qtype && spec.codebook.is_none();
+    let stored = if same { String::new() } else { format!(" in {}", stored.name()) };
     let reduced = if reduced { " of 7 bits" } else { "" };
     let symmetric = if symmetric && qtype.is_scaled() { " symmetric" } else { "" };
     let granularity = match granularity {

@@ -45,7 +45,8 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             let at_run_time = at_run_time
                 .into_iter()
                 .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
-            let spec = QSpec { used_bits: requested.used_bits(), ..spec };
+            let (used_bits, codebook) = (requested.used_bits(), requested.codebook());
+            let spec = QSpec { used_bits, codebook, ..spec };
             let (stored, source) = (spec.qtype, Source::Weights);
             let (readers, warning) = consumers_of(graph, constant, config);
             let consumers = if constant.stays_float() { readers } else { consumers };

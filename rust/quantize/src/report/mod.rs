@@ -16,7 +16,7 @@ mod suggest;
 
 use std::collections::HashMap;
 
-use quantize_rs_math::{Granularity, Metrics, Params, QSpec, QType, Range, Scales};
+use quantize_rs_math::{Codebook, Granularity, Metrics, Params, QSpec, QType, Range, Scales};
 use quantize_rs_onnx::DataType;
 use serde::{Deserialize, Serialize};
 
@@ -140,6 +140,9 @@ pub struct QuantizedRow {
     /// How many bits of an integer type are used; 0 stands for all.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub used_bits: u32,
+    /// The numbers that codes stand for; `None` if values are numbers themselves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub codebook: Option<Codebook>,
     /// Which elements share a scale.
     pub granularity: Granularity,
     /// The type of the scales.
@@ -208,8 +211,8 @@ impl QuantizedRow {
 
     pub(crate) fn kind_with(&self, granularity: Granularity) -> String {
         let spec = QSpec::new(self.qtype, self.symmetric, granularity);
-        let (used_bits, scales) = (self.used_bits, self.scales);
-        let spec = QSpec { reduce_range: self.reduced, used_bits, scales, ..spec };
+        let (used_bits, scales, codebook) = (self.used_bits, self.scales, self.codebook);
+        let spec = QSpec { reduce_range: self.reduced, used_bits, scales, codebook, ..spec };
         crate::plan::kind(&spec, self.stored, self.format)
     }
 }
@@ -424,6 +427,7 @@ fn quantized(
         symmetric: how.spec.symmetric,
         reduced: how.spec.reduce_range,
         used_bits: how.spec.used_bits,
+        codebook: how.spec.codebook,
         granularity: how.spec.granularity,
         scales: how.spec.scales,
         source: how.source.to_string(),

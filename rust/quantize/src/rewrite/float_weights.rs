@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto, to
 
 use super::writer::floats_of;
 use crate::QuantizeError;
+use crate::encode::codes::codes_of;
 use crate::encode::dequantize::{Cut, Decoded, plain, scale_floats};
 use crate::graph::elements::data_type;
 use crate::graph::names::Names;
@@ -59,6 +60,7 @@ impl FloatWeights<'_, '_> {
         let done = match (node.op_type.as_str(), node.domain.as_str()) {
             ("DequantizeLinear", "" | "ai.onnx") => self.dequantized(index),
             ("MatMulNBits", MICROSOFT) => self.product(index),
+            ("MatMulBnb4", MICROSOFT) => self.coded_product(index),
             ("GatherBlockQuantized", MICROSOFT) => self.lookup(index),
             _ => None,
         };
@@ -155,6 +157,24 @@ impl FloatWeights<'_, '_> {
         };
         let name = node.name.clone();
         let with = NodeProto::new(name, "MatMul", inputs, vec![product], Vec::new());
+        self.edits.push(Edit::ReplaceNode { node: index, with });
+        Some(())
+    }
+
+    /// Replaces a product with a matrix of codes with one with a matrix of floats.
+    fn coded_product(&mut self, index: usize) -> Option<()> {
+        let node = self.graph.nodes[index];
+        let spec = codes_of(node)?;
+        let (codes, scale) = (self.input(index, 1)?, self.input(index, 2)?);
+        let floats = spec.decode(&codes.data, &scale_floats(&scale)?)?;
+        let (depth, width) = (spec.depth, spec.width);
+        let transposed =
+            (0..floats.len()).map(|at| floats[at % width * depth + at / width]).collect();
+        let matrix = Tensor::from_f32_vec(vec![depth, width], transposed);
+        let matrix = self.constant(node, &floats_of(scale.dtype, &matrix));
+        let inputs = vec![node.input[0].clone(), matrix];
+        let outputs = node.output.clone();
+        let with = NodeProto::new(node.name.clone(), "MatMul", inputs, outputs, Vec::new());
         self.edits.push(Edit::ReplaceNode { node: index, with });
         Some(())
     }

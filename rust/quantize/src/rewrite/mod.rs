@@ -12,6 +12,7 @@ mod float_weights;
 mod gather;
 mod kv_cache;
 mod lstm;
+mod matmul_bnb4;
 mod matmul_common;
 mod matmul_nbits;
 mod qdq;
@@ -81,6 +82,7 @@ const WRITERS: &[WriterRow] = &[
     // Written as QDQ, and converted afterwards.
     WriterRow { format: Format::QOperator, start: || Box::new(qdq::Qdq) },
     WriterRow { format: Format::MatMulNBits, start: || Box::new(matmul_nbits::MatMulNBits) },
+    WriterRow { format: Format::MatMulBnb4, start: || Box::new(matmul_bnb4::MatMulBnb4) },
     WriterRow { format: Format::Dynamic, start: || Box::<dynamic::Dynamic>::default() },
     WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },
 ];

@@ -101,6 +101,16 @@ pub const SETS: &[VariantSet] = &[
                 recipe: Recipe::Quantized(four_bits("")),
             },
             Variant {
+                name: "bnb4",
+                suffix: "_bnb4",
+                about: "4-bit codes in blocks of 64 (MatMulBnb4, fp4)",
+                recipe: Recipe::Quantized([
+                    ("output_format", "matmul_bnb4"),
+                    ("weights", "fp4"),
+                    ("", ""),
+                ]),
+            },
+            Variant {
                 name: "q4f16",
                 suffix: "_q4f16",
                 about: "the same in a float16 model",

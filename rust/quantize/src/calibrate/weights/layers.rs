@@ -213,6 +213,7 @@ fn is_rounded(how: &ValuePlan) -> bool {
         && !qtype.is_float()
         && qtype.bits() <= 8
         && matches!(how.spec.scales, Scales::Float)
+        && how.spec.codebook.is_none()
 }
 
 fn multiplies_matrices(node: &NodeProto) -> bool {

@@ -2,6 +2,7 @@
 
 mod dynamic;
 mod fake_quant;
+pub(super) mod matmul_bnb4;
 pub(super) mod matmul_nbits;
 mod qdq;
 
@@ -39,6 +40,7 @@ const CHECKS: &[FormatCheck] = &[
         model: matmul_nbits::model,
         value: |_, _, _| Ok(()),
     },
+    FormatCheck { format: Format::MatMulBnb4, model: matmul_bnb4::model, value: |_, _, _| Ok(()) },
     FormatCheck { format: Format::Dynamic, model: |_| Ok(()), value: dynamic::value },
     FormatCheck { format: Format::FakeQuant, model: |_| Ok(()), value: fake_quant::value },
 ];

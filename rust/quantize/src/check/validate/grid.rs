@@ -3,7 +3,7 @@
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_possible_truncation)]
 
-use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_math::{Codebook, Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
 /// The tolerance beyond half a step: one more rounding in float32.
@@ -11,6 +11,13 @@ const SLACK: f64 = 1e-3;
 
 /// The largest relative error of rounding to float16.
 const HALF_EPSILON: f64 = 1.0 / 2048.0;
+
+/// The largest gap between numbers that codes stand for, between 2/3 and 1 in `fp4`; errors are
+/// counted in it.
+const CODE_STEP: f64 = 1.0 / 3.0;
+
+/// The tolerance of a code: the limits between codes are rounded to float32.
+const CODE_SLACK: f64 = 1e-6;
 
 /// The grid of stored numbers.
 pub(super) struct Grid {
@@ -22,6 +29,8 @@ pub(super) struct Grid {
     /// Whether float16 holds all scales: they may have been rounded to it after the integers were
     /// chosen.
     halves: bool,
+    /// The numbers that codes stand for, if they are not the integers themselves.
+    codebook: Option<Codebook>,
 }
 
 impl Grid {
@@ -57,7 +66,7 @@ impl Grid {
         let (lo, hi) = QSpec { used_bits, ..spec(qtype, false, false) }.grid();
         let full = (qtype, (f64::from(lo), f64::from(hi)));
         let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
-        Grid { qtype, ends, scales, halves: false }
+        Grid { qtype, ends, scales, halves: false, codebook: None }
     }
 
     /// The grid, with scales that float16 holds or does not.
@@ -65,9 +74,22 @@ impl Grid {
         Grid { halves, ..self }
     }
 
+    /// The grid, with the numbers that codes stand for.
+    pub(super) fn with_codebook(self, codebook: Option<Codebook>) -> Grid {
+        Grid { codebook, ..self }
+    }
+
     /// The distance in steps between the exact and the written value of an element, both in units
     /// of the scale, and whether no closer value could have been written.
     pub(super) fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
+        if let Some(codebook) = self.codebook {
+            let values = codebook.values().iter().map(|value| f64::from(*value));
+            let nearest = values.map(|value| (exact - value).abs()).fold(f64::INFINITY, f64::min);
+            let distance = (exact - there).abs();
+            // Scales with the least error clip up to a third.
+            let right = distance <= nearest + CODE_SLACK && exact.abs() <= 1.5;
+            return (distance / CODE_STEP, right);
+        }
         if let Some(format) = self.qtype.format() {
             let nearest = f64::from(format.decode(format.encode(exact as f32)));
             let largest = f64::from(self.qtype.largest_step());
@@ -99,6 +121,9 @@ impl Grid {
     /// needed. At least one of them comes half as close to an end as it could; for 8-bit scales,
     /// which are twice as far apart, a quarter.
     pub(super) fn is_used(&self, (least, most): (f64, f64), zero_point: f64) -> bool {
+        if self.codebook.is_some() {
+            return most.max(-least) >= 0.5;
+        }
         if let Some(format) = self.qtype.format() {
             let narrow = matches!(self.scales, Some(DataType::Float8E8M0 | DataType::Float8E4M3FN));
             let part = if narrow { 4.0 } else { 2.0 };

@@ -5,6 +5,7 @@ use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
+use crate::encode::codes::codes_of;
 use crate::graph::qlinear::{QLinear, Slot, qlinear_of};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::MICROSOFT;
@@ -18,6 +19,8 @@ enum Reads {
     WithScales(&'static QLinear),
     /// In blocks, at this input.
     Blocks(usize),
+    /// As codes for the numbers of a table.
+    Codes,
 }
 
 fn reads(node: &NodeProto) -> Option<Reads> {
@@ -25,6 +28,7 @@ fn reads(node: &NodeProto) -> Option<Reads> {
         ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
         ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
         ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
+        ("MatMulBnb4", MICROSOFT) => Some(Reads::Codes),
         _ => qlinear_of(node).map(Reads::WithScales),
     }
 }
@@ -46,8 +50,29 @@ pub(super) fn stored(
         Some(Reads::Integers) => integers(after, scale, node, inputs).into_iter().collect(),
         Some(Reads::WithScales(twin)) => with_scales(after, node, twin, inputs),
         Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
+        Some(Reads::Codes) => coded(after, node, inputs).into_iter().collect(),
         None => Vec::new(),
     }
+}
+
+/// A weight as codes.
+fn coded(after: &Graph<'_>, node: &NodeProto, inputs: &[Option<ValueId>]) -> Option<Found> {
+    let at = |input: usize| inputs.get(input).copied().flatten();
+    let integers = at(1).filter(|id| after.constant(*id).is_some())?;
+    let name = after.values[integers].name;
+    let Some(spec) = codes_of(node) else {
+        return Some(Err((name.to_owned(), "its attributes are not known".to_owned())));
+    };
+    Some(Ok(Stored {
+        originals: base_of(name, "quantized").into_iter().collect(),
+        integers,
+        scale: Some(at(2)?),
+        whole: None,
+        zero_point: None,
+        read: integers,
+        multiplied: false,
+        form: Form::Codes(spec),
+    }))
 }
 
 fn integers(

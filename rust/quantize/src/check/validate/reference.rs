@@ -24,7 +24,7 @@ pub(super) fn turns(stored: &Stored, original: Option<&Constant<'_>>) -> Option<
     };
     match stored.form {
         // A row for each channel.
-        Form::Blocks { .. } => channels().map(|axis| axis != 0),
+        Form::Blocks { .. } | Form::Codes(_) => channels().map(|axis| axis != 0),
         // A column for each channel.
         Form::Plain(_) if stored.multiplied => channels().map(|axis| axis == 0),
         _ => Some(false),

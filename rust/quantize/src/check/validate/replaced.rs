@@ -13,7 +13,8 @@ use crate::graph::{Producer, ValueId};
 /// Operators that output formats replace.
 pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
 /// The operators that replace them.
-const REPLACING: [&str; 6] = [
+const REPLACING: [&str; 7] = [
+    "MatMulBnb4",
     "MatMulNBits",
     "GatherBlockQuantized",
     "MatMulInteger",
@@ -170,6 +171,7 @@ impl<'m> Walk<'_, 'm> {
             }
             "MatMulInteger" | "ConvInteger" => (self.wrong_scales(product), true),
             "MatMulNBits" => (self.wrong_width(product), true),
+            "MatMulBnb4" => (None, true),
             "GatherBlockQuantized" => {
                 let axes = [(is, "gather_axis", 0), (is, "quantize_axis", 1), (was, "axis", 0)];
                 let wrong = axes.iter().any(|(node, name, usual)| node.int(name, *usual) != *usual);

@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-use quantize_rs_math::{Granularity, Layout, QType};
+use quantize_rs_math::{CodebookSpec, Granularity, Layout, QType};
 use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation, products};
 use crate::QuantizeError;
-use crate::encode::dequantize::{Cut, Decoded, one_float, plain, scale_floats};
+use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_floats};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
@@ -43,6 +43,8 @@ pub(super) enum Form {
     Cast,
     /// A row of blocks for each column of a matrix, or for each row of a table.
     Blocks { bits: u32, block_size: usize, depth: usize, signed: bool },
+    /// Codes of a matrix, a column after another.
+    Codes(CodebookSpec),
     /// A transposed matrix for each direction of a sequence.
     Directions,
 }
@@ -296,6 +298,7 @@ impl Stored {
                 let fits = fits.contains(&self.scale_shape(after));
                 fits.then(|| cut.decode(&integers, &scales, zero_points.as_ref())).flatten()
             }
+            Form::Codes(spec) => coded(spec, &integers, &scales),
             Form::Directions => {
                 let qtype = after.constant(self.integers).and_then(qtype_of);
                 qtype.and_then(|qtype| {

@@ -33,7 +33,9 @@ pub(super) fn check(
     kv_cache::check(after, found);
     types(before, after, half, &caches, found);
     (0..after.nodes.len()).for_each(|node| pair(after, node, found));
-    if let Some((node, what)) = postconditions::matmul_nbits::fault(before, after) {
+    let fault = postconditions::matmul_nbits::fault(before, after)
+        .or_else(|| postconditions::matmul_bnb4::fault(before, after));
+    if let Some((node, what)) = fault {
         found.problem(Check::Structure, node, what);
     }
 }

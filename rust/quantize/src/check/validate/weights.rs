@@ -98,6 +98,7 @@ pub(super) fn check(
         pair.shifts(&reference.floats, &mut seen.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
+            Form::Codes(spec) => spec.codebook.name().to_owned(),
             Form::Blocks { .. } => decoded.qtype.name().to_owned(),
             _ => after
                 .constant(stored.integers)
@@ -202,7 +203,12 @@ impl Pair<'_> {
         let used = integers.and_then(|proto| mark::used_bits(&proto.doc_string)).unwrap_or(0);
         let half = |params: &Params| f16::from_f32(params.scale).to_f32() == params.scale;
         let halves = params.iter().all(half);
-        Grid::of(*qtype, used, written, self.scale_type()).with_half_scales(halves)
+        let codebook = match self.stored.form {
+            Form::Codes(spec) => Some(spec.codebook),
+            _ => None,
+        };
+        let grid = Grid::of(*qtype, used, written, self.scale_type());
+        grid.with_half_scales(halves).with_codebook(codebook)
     }
 
     fn look(&self, reference: &Reference) -> Look {

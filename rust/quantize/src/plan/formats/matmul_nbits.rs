@@ -32,6 +32,16 @@ pub(super) fn form(
     }
 }
 
+/// Operators that the format replaces: by which one, and the input with the weight.
+const REPLACED: &[Replaced] = &[
+    ("MatMul", "MatMulNBits", 1),
+    ("Gemm", "MatMulNBits", 1),
+    ("Gather", "GatherBlockQuantized", 0),
+];
+
+/// An operator that a format replaces, by which one, and the input with the weight.
+pub(super) type Replaced = (&'static str, &'static str, usize);
+
 /// Unsigned integers in blocks along the axis that is summed over.
 fn spec(
     graph: &Graph<'_>,
@@ -39,13 +49,29 @@ fn spec(
     config: &Config,
     qtype: QType,
 ) -> Result<QSpec, String> {
-    let [_, last] = constant.shape[..] else {
-        return Err(format!("it has {} axes, not 2", constant.shape.len()));
-    };
     let known = [DataType::Float, DataType::Float16];
     if let Some(dtype) = constant.dtype.filter(|dtype| !known.contains(dtype)) {
         return Err(format!("it is {dtype}"));
     }
+    let axis = 1 - channels(graph, constant, REPLACED, qtype)?;
+    let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
+    let granularity = Granularity::Blocked { axis, block_size };
+    Ok(QSpec::new(unsigned(qtype), config.symmetric_weights(qtype, granularity), granularity))
+}
+
+/// The axis of the output channels of a matrix, all of whose consumers are replaced.
+///
+/// # Errors
+/// The reason why one of them cannot be.
+pub(super) fn channels(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    replaced: &[Replaced],
+    qtype: QType,
+) -> Result<usize, String> {
+    let [_, last] = constant.shape[..] else {
+        return Err(format!("it has {} axes, not 2", constant.shape.len()));
+    };
     let mut channels = None;
     for usage in constant.uses.iter().filter(|usage| !matches!(usage, Use::Float { .. })) {
         let Some(Multiplier { node: proto, index, input, channels: along, batched, .. }) =
@@ -54,11 +80,12 @@ fn spec(
             return Err("something else needs it in float".to_owned());
         };
         let label = || proto.label();
-        let (op_type, operand) = match (proto.op_type.as_str(), index) {
-            ("MatMul" | "Gemm", _) => ("MatMulNBits", 1),
-            ("Gather", Some(_)) => ("GatherBlockQuantized", 0),
+        let found = replaced.iter().find(|(op_type, ..)| *op_type == proto.op_type);
+        let product = matches!(proto.op_type.as_str(), "MatMul" | "Gemm");
+        let (op_type, operand) = match (found, index) {
+            (Some((_, by, operand)), index) if product || index.is_some() => (*by, *operand),
             (_, None) => return Err(format!("{}, in a graph inside a node, reads it", label())),
-            _ => return Err(format!("{} is neither MatMul, Gemm nor Gather", label())),
+            _ => return Err(format!("{} is {}", label(), none_of(replaced))),
         };
         if is_function(graph, op_type) {
             return Err(format!("the model calls a function of its own {op_type}"));
@@ -89,10 +116,14 @@ fn spec(
             return Err(other_way(proto));
         }
     }
-    let axis = 1 - channels.unwrap_or(1);
-    let block_size = config.block_size.unwrap_or(BLOCK_SIZE);
-    let granularity = Granularity::Blocked { axis, block_size };
-    Ok(QSpec::new(unsigned(qtype), config.symmetric_weights(qtype, granularity), granularity))
+    Ok(channels.unwrap_or(1))
+}
+
+/// `neither MatMul, Gemm nor Gather`.
+fn none_of(replaced: &[Replaced]) -> String {
+    let names: Vec<&str> = replaced.iter().map(|(op_type, ..)| *op_type).collect();
+    let Some((last, first)) = names.split_last() else { return String::new() };
+    format!("neither {} nor {last}", first.join(", "))
 }
 
 fn other_way(node: &NodeProto) -> String {

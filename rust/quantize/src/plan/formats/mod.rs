@@ -3,6 +3,7 @@
 mod dynamic;
 mod fake_quant;
 mod lstm;
+mod matmul_bnb4;
 mod matmul_nbits;
 pub(super) mod output_layers;
 
@@ -61,6 +62,12 @@ const PLANS: &[PlanRow] = &[
         otherwise: Format::Qdq,
         float_weights: |_, _| BTreeSet::new(),
         form: matmul_nbits::form,
+    },
+    PlanRow {
+        format: Format::MatMulBnb4,
+        otherwise: Format::Qdq,
+        float_weights: |_, _| BTreeSet::new(),
+        form: matmul_bnb4::form,
     },
     PlanRow {
         format: Format::Dynamic,

@@ -24,6 +24,7 @@ pub(super) const ALL: &[ShapeRule] = &[
     one("MatMulIntegerToFloat", FLOAT, |call| matmul(call, 0, 1)),
     one("FusedMatMul", ANY, fused_matmul),
     one("MatMulNBits", SAME, n_bits),
+    one("MatMulBnb4", SAME, n_bits),
     one("GatherBlockQuantized", &[Type::Input(2)], |call| {
         // Several elements may share a byte, so the last axis may be longer than stored.
         let shape = super::indexing::gather(call, 0)?;

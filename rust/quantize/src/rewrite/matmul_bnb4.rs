@@ -1,0 +1,79 @@
+//! `MatMulBnb4`: an operator of ONNX Runtime that reads weights as codes of 4 bits.
+//!
+//! A weight `W` becomes `W_quantized` and `W_scale`, and the nodes that read `W` are replaced by
+//! nodes that read these. The factors and the addend of a `Gemm` become `Mul` and `Add` nodes.
+
+use quantize_rs_math::{Codebook, Granularity};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
+
+use super::FormatWriter;
+use super::matmul_common::{Rest, another, multipliers};
+use super::writer::Writer;
+use crate::encode::EncodedTensor;
+use crate::graph::ValueId;
+use crate::plan::{MICROSOFT, ValuePlan};
+
+/// The codes of one weight, in the file.
+struct Codes {
+    /// Names of codes and scales.
+    names: [String; 2],
+    codebook: Codebook,
+    block_size: usize,
+    /// The number of columns of the product, and of elements of each.
+    width: usize,
+    depth: usize,
+}
+
+/// Writes weights as codes, and the operators that read them.
+pub(super) struct MatMulBnb4;
+
+impl FormatWriter for MatMulBnb4 {
+    /// Writes a weight, and replaces the nodes that read it.
+    fn weight(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        id: ValueId,
+        how: &ValuePlan,
+        tensor: &EncodedTensor,
+    ) {
+        let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
+        let Some(codebook) = how.spec.codebook else { return };
+        let Some(constant) = writer.take_uses(id) else { return };
+        let readers = multipliers(&constant);
+        let name = writer.graph.values[id].name;
+        let &[rows, columns] = &constant.shape[..] else { return };
+        let (depth, width) = if axis == 1 { (columns, rows) } else { (rows, columns) };
+        let names = [
+            writer.constant(name, "quantized", &tensor.quantized),
+            writer.constant(name, "scale", &tensor.scale),
+        ];
+        let codes = Codes { names, codebook, block_size, width, depth };
+        for node in readers.iter().copied() {
+            let with = writer.coded_product(writer.graph.nodes[node], &codes);
+            writer.edits.push(Edit::ReplaceNode { node, with });
+        }
+        let all = constant.uses.iter().filter_map(|usage| usage.multiplier(writer.graph));
+        for reader in all.filter(|reader| reader.index.is_none()).collect::<Vec<_>>() {
+            writer.replace_inside(&reader, |writer| writer.coded_product(reader.node, &codes));
+        }
+        if !constant.stays_float() {
+            writer.take_out_read(id, &readers);
+        }
+        writer.import(MICROSOFT, 1);
+    }
+}
+
+impl Writer<'_, '_> {
+    /// The product of one node. What the node computes in addition is added to the edits.
+    fn coded_product(&mut self, proto: &NodeProto, codes: &Codes) -> NodeProto {
+        let [values, scale] = codes.names.clone();
+        let input = vec![proto.input[0].clone(), values, scale];
+        let rest = Rest::of(proto, DataType::Float);
+        let attributes = [("K", codes.depth), ("N", codes.width), ("block_size", codes.block_size)];
+        let made = self.rest_of_product(proto, &rest);
+        let mut with = another(proto, (MICROSOFT, "MatMulBnb4"), input, made, &attributes);
+        let number = AttributeProto::int("quant_type", codes.codebook.number());
+        with.attribute.push(Raw::new(number));
+        with
+    }
+}
