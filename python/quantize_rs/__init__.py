@@ -42,7 +42,9 @@ from ._flow.options import AccuracyControl, CalibrationOptions, QuantizeOptions,
 from ._flow.plan import Plan, Quantized
 from ._flow.quantize import model_info, quantize, quantize_with_calibration
 from ._flow.variants import variants
+from ._inputs.described import Samples
 from ._inputs.images import ImageFolder
+from ._inputs.text import TextSamples
 from ._options.match import Match
 from ._transforms.convert_opset import convert_opset
 from ._transforms.half_precision import convert_bfloat16, convert_float16
@@ -165,6 +167,8 @@ __all__ = [
     "Quantized",
     "Ranges",
     "RunOptions",
+    "Samples",
+    "TextSamples",
     "__version__",
     "compare",
     "compat",

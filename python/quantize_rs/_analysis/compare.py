@@ -60,7 +60,7 @@ def compare(
     ----------
     original, quantized : Model, path, bytes or onnx.ModelProto
         The models, with the same inputs and outputs.
-    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+    data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         The samples, as `calibration_data` of `quantize_with_calibration`.
     labels : array of int, optional
         The correct class of every row of every sample, to measure the accuracy of both models.
@@ -110,9 +110,11 @@ def compare(
             "where latency is False", runs=runs != 100, latency_threads=latency_threads != 1
         )
     (data,) = with_aliases(aliases, data=data)
+    models = (core_model(original), core_model(quantized))
     source = sample_source(
         data,
         "data",
+        models[0],
         num_samples=num_samples,
         sample_shape=sample_shape,
         seed=seed,
@@ -127,7 +129,6 @@ def compare(
         runs=check.count("runs", runs, least=1),
         latency_threads=check.count("latency_threads", latency_threads, least=1),
     )
-    models = (core_model(original), core_model(quantized))
     with Run(engine, limit, threads, progress).session("comparing") as begun:
         found = result(Comparison, _core.compare(*models, source, options, begun))
     warn(found.warnings)

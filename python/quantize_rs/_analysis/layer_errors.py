@@ -76,15 +76,16 @@ def layer_errors(
     True
     """
     (data,) = with_aliases(aliases, data=data)
+    models = (core_model(original), core_model(quantized))
     source = sample_source(
         data,
         "data",
+        models[0],
         num_samples=num_samples,
         sample_shape=sample_shape,
         seed=seed,
         noise=ANALYSIS_NOISE,
     )
-    models = (core_model(original), core_model(quantized))
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = result(LayerErrors, _core.layer_errors(*models, source, begun))
     given = {"limit": limit}

@@ -61,7 +61,7 @@ def mixed_precision(
     ----------
     model : Model, path, bytes or onnx.ModelProto
         The model.
-    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+    data : path, Samples, array, dict of arrays, iterable, reader, or "random", optional
         The samples, as `calibration_data` of `quantize_with_calibration`; about ten are enough, and
         all are kept in memory.
     target_size : float, optional
@@ -135,7 +135,7 @@ def mixed_precision(
             outcome = _core.mixed_precision(opened, options, goal, own, None)
             return result(MixedPrecision, outcome)
     samples = sample_source(
-        data, "data", num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
+        data, "data", opened, num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
     )
     with (
         Run(engine, limit, threads, progress).session("analyzing layers") as begun,

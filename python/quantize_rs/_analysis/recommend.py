@@ -45,7 +45,7 @@ def recommend(
     ----------
     model : Model, path, bytes or onnx.ModelProto
         The model.
-    data : path, ImageFolder, array, dict of arrays, iterable or reader, optional
+    data : path, Samples, array, dict of arrays, iterable or reader, optional
         Real inputs, as `calibration_data` of `quantize_with_calibration`. A quarter of those that
         are read is not used for calibration, but for the error. The call contains a path as it is,
         and ``data`` for anything else, and the command ``SAMPLES``; a reason says what to put
@@ -95,7 +95,10 @@ def recommend(
     is_pattern = path is not None and any(char in path for char in "*?[")
     if path is not None and not is_pattern and not Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-    source = sample_source(data, "data", num_samples=100, sample_shape=None, seed=0, noise="")
+    opened = core_model(model)
+    source = sample_source(
+        data, "data", opened, num_samples=100, sample_shape=None, seed=0, noise=""
+    )
     with Run(engine, limit, threads, progress).session("measuring") as begun:
-        found = _core.recommended(core_model(model), target, path, source, begun)
+        found = _core.recommended(opened, target, path, source, begun)
     return result(Recommendation, found)

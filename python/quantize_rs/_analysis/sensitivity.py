@@ -69,7 +69,7 @@ def sensitivity(
     ----------
     model : Plan, Model, path, bytes or onnx.ModelProto
         A plan, or a model with the options below.
-    data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random", optional
+    data : path, Samples, array, dict of arrays, iterable, reader, or "random", optional
         The samples, as `calibration_data` of `quantize_with_calibration`; all are kept in memory.
         Without data, only the errors of weights are measured.
     metric : "sqnr", "cosine", "max_abs", "mse", "top1", "weight", callable or Metric
@@ -159,6 +159,7 @@ def sensitivity(
     source = sample_source(
         data,
         "data",
+        model._plan.model,
         num_samples=num_samples,
         sample_shape=sample_shape,
         seed=seed,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from .. import _core
 from .._inputs.run import Run, warn
-from .._inputs.samples import overlap, sample_source
+from .._inputs.samples import CalibrationData, overlap, sample_source
 from .._options import check
 from .._options.option_dict import AccuracyControlDict, OptionDict
 from .._options.resolve import Resolved
@@ -21,10 +21,24 @@ _RANDOM_WARNING = "evaluating on random values, which say little about real inpu
 
 @dataclass(frozen=True, slots=True)
 class AccuracyCheck:
-    """Accuracy criteria and evaluation data; without `source`, the calibration samples."""
+    """Accuracy criteria and evaluation data; without `data`, the calibration samples."""
 
     options: AccuracyControlDict
-    source: _core.Source | None
+    data: CalibrationData | None
+
+    def source(self, model: Model) -> _core.Source | None:
+        """Return the evaluation data as samples for the model."""
+        if self.data is None:
+            return None
+        return sample_source(
+            self.data,
+            "validation_data",
+            model._model,
+            num_samples=100,
+            sample_shape=None,
+            seed=0,
+            noise=_RANDOM_WARNING,
+        )
 
     def quantized(
         self,
@@ -32,15 +46,14 @@ class AccuracyCheck:
         options: OptionDict,
         ranges: Ranges | None,
         run: Run,
-        calibrated: _core.Source | None = None,
+        source: _core.Source | None,
     ) -> Quantized:
-        """Quantize the model and evaluate it; `calibrated` are the samples of a calibration."""
-        source = calibrated if self.source is None else self.source
+        """Quantize the model and evaluate it on the samples of `source`."""
         if source is None:
             raise _no_data("the accuracy criteria")
         # An engine object is for calibration only: it runs one model, and here there are several.
         engine = run.engine if isinstance(run.engine, str) else "auto"
-        limit = run.limit if self.source is None else None
+        limit = run.limit if self.data is None else None
         found = None if ranges is None else ranges._ranges
         with (
             replace(run, engine=engine, limit=limit).session("verifying") as begun,
@@ -96,12 +109,7 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
     )
     with check.rename_errors():
         _core.check_guard(options)
-    if data is None:
-        return AccuracyCheck(options, None)
-    source = sample_source(
-        data, "validation_data", num_samples=100, sample_shape=None, seed=0, noise=_RANDOM_WARNING
-    )
-    return AccuracyCheck(options, source)
+    return AccuracyCheck(options, data)
 
 
 def _drop(value: float | str | None, has_metric: bool) -> float | None:

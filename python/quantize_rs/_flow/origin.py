@@ -7,8 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from .._inputs.images import ImageFolder
-from .._inputs.samples import CalibrationData
+from .._inputs.samples import CalibrationData, is_noise, path_of
 from .._results.comparison import Comparison
 from .._results.layer_errors import LayerErrors
 from .._results.report import Report
@@ -40,11 +39,10 @@ def stamped(
 
 def _samples(data: CalibrationData) -> str:
     """Describe samples without reading them."""
-    if isinstance(data, ImageFolder):
-        return os.fspath(data.path)
-    if isinstance(data, str | os.PathLike):
-        return os.fspath(data)
-    return _text(data).strip("<>")
+    if is_noise(data):
+        return "random"
+    path = path_of(data)
+    return _text(data).strip("<>") if path is None else os.fspath(path)
 
 
 def _text(value: Any) -> str:

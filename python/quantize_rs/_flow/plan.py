@@ -78,7 +78,7 @@ class Plan:
 
         Parameters
         ----------
-        samples : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+        samples : path, Samples, array, dict of arrays, iterable, reader, or "random"
             As `calibration_data` of `quantize_with_calibration`.
         method : str
             The calibration method: ``"minmax"``, ``"moving_average"``, ``"percentile"`` (or with
@@ -148,7 +148,12 @@ class Plan:
         """
         (samples,) = with_aliases(aliases, samples=samples)
         source = sample_source(
-            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+            samples,
+            "samples",
+            self._plan.model,
+            num_samples=num_samples,
+            sample_shape=sample_shape,
+            seed=seed,
         )
         run = Run(engine, limit, threads, progress)
         return self._calibrate(source, run, method, shard=check.shard(shard))
@@ -215,7 +220,12 @@ class Plan:
         """
         (samples,) = with_aliases(aliases, samples=samples)
         source = sample_source(
-            samples, "samples", num_samples=num_samples, sample_shape=sample_shape, seed=seed
+            samples,
+            "samples",
+            self._plan.model,
+            num_samples=num_samples,
+            sample_shape=sample_shape,
+            seed=seed,
         )
         with Run(engine, limit, threads, progress).session() as run:
             comparison = self._plan.compare_methods(source, run)

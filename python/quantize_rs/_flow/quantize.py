@@ -293,12 +293,17 @@ def quantize_with_calibration(
     ----------
     input_path, output_path, bits, per_channel
         As in `quantize`.
-    calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+    calibration_data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         Samples as the model will get them: 128 or more real ones, prepared in the same way.
 
         - A path: ``.npy`` for models with one input, ``.npz`` or ``.safetensors`` with an array for
           each input; or a folder of JPEG and PNG images, or a pattern such as ``"images/*.jpg"``.
+        - A path of Parquet or Arrow files or lines of JSON, with a column or key for each input and
+          a row or line for each sample, or of WebDataset archives; also a folder or list of them,
+          or a pattern such as ``"train-{000..009}.tar"``. A `pyarrow` table or dataset.
         - An `ImageFolder`, which also says how pixels become numbers.
+        - `TextSamples`, which says which tokenizer makes inputs of text.
+        - `Samples`, which applies a function to each sample of any of these.
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are not
           copied and must not be written to during the call.
@@ -497,6 +502,7 @@ def _quantized(
     options = option_dict(found, bits=bits, with_activations=static)
     model = open_model(input_path)
     run = Run(found["engine"], found["limit"], found["threads"], found["progress"])
+    evaluation = None if control is None else control.source(model)
     source: _core.Source | None = None
     calibrated: Ranges | None = None
     if ranges is not None:
@@ -505,6 +511,7 @@ def _quantized(
         source = sample_source(
             data,
             "calibration_data",
+            model._model,
             num_samples=found["num_samples"],
             sample_shape=found["sample_shape"],
             seed=found["seed"],
@@ -518,7 +525,8 @@ def _quantized(
         if found["check"] != "none":
             quantized = checked(model, quantized, calibrated, run)
     else:
-        quantized = control.quantized(model, options, calibrated, run, source)
+        evaluated = source if control.data is None else evaluation
+        quantized = control.quantized(model, options, calibrated, run, evaluated)
     report = delivered(quantized, destination)
     given = {name: found[name] for name in found.given}
     return stamped(report, found.function, (input_path, output_path), given, data)

@@ -41,7 +41,7 @@ def variants(
     output_dir : path
         The folder for the files, which is made if it does not exist. Their names begin with that of
         the model: ``model.onnx``, ``model_q4.onnx``. Existing files are replaced.
-    calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+    calibration_data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         Samples, as in `quantize_with_calibration`; up to 128 are used. Weights are rounded with
         their help, and the errors and times of the variants are measured.
     platform : "transformers.js" or "optimum"
@@ -92,7 +92,12 @@ def variants(
             outcome = _core.variants(model, folder, options)
         else:
             samples = sample_source(
-                calibration_data, "calibration_data", num_samples=100, sample_shape=None, seed=0
+                calibration_data,
+                "calibration_data",
+                model,
+                num_samples=100,
+                sample_shape=None,
+                seed=0,
             )
             with Run(engine, limit, threads, progress).session("making variants") as run:
                 outcome = _core.variants_with_samples(model, folder, options, samples, run)

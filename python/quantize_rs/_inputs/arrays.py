@@ -35,6 +35,8 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
     """Convert to a numpy array; torch tensors are detached and moved to the CPU first."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()
+    if not hasattr(value, "__array__") and callable(convert := getattr(value, "numpy", None)):
+        value = convert()
     return np.asarray(value)
 
 

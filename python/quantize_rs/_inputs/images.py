@@ -33,7 +33,8 @@ class ImageFolder:
     ----------
     path : path
         A folder, without its subfolders; an image; or a pattern such as ``"images/*.jpg"`` or
-        ``"images/**"``, which includes subfolders. Other files are ignored.
+        ``"images/**"``, which includes subfolders. Other files are ignored. Also WebDataset
+        archives, ``"train-{000..009}.tar"``, whose images are read in their order.
     size : int or (int, int), optional
         Height and width; those of the model's input by default.
     mean, std : float or sequence of float
@@ -124,9 +125,12 @@ class ImageFolder:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'images'
         """
+        from .samples import sample_source  # which imports this module
+
         opened = core_model(model)
         most = check.optional_count("limit", limit, least=1)
-        return map(as_feed, image_source(self).feeds(opened, most))
+        source = sample_source(self, "images", opened, num_samples=1, sample_shape=None, seed=0)
+        return map(as_feed, source.feeds(opened, most))
 
 
 def image_source(folder: ImageFolder) -> _core.Source:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from itertools import starmap
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,32 +14,25 @@ import numpy.typing as npt
 from .. import _core
 from .._options import check
 from ..errors import CalibrationError, OptionError
+from . import paths, row_sources
 from .arrays import Array, array_of
+from .described import Samples
 from .images import ImageFolder, image_source
+from .model_inputs import ModelInputs
+from .row_sources import ArrayLike, DataReader
+from .rows import feeds
+from .text import TextSamples
 
 _log = logging.getLogger("quantize_rs")
-
-
-@runtime_checkable
-class DataReader(Protocol):
-    """ONNX Runtime's ``CalibrationDataReader``: feeds by input name, then None."""
-
-    def get_next(self) -> Mapping[str, npt.ArrayLike] | None:
-        """Return the next feed, or None at the end."""
-
-
-@runtime_checkable
-class ArrayLike(Protocol):
-    """A numpy array, a torch tensor, or any other object with ``__array__``."""
-
-    def __array__(self) -> npt.NDArray[Any]:
-        """Return the array."""
 
 
 CalibrationData: TypeAlias = (
     str
     | os.PathLike[str]
+    | Sequence[str | os.PathLike[str]]
     | ImageFolder
+    | TextSamples
+    | Samples
     | ArrayLike
     | Mapping[str, Any]
     | DataReader
@@ -48,9 +40,9 @@ CalibrationData: TypeAlias = (
 )
 
 _EXPECTED = (
-    "expected a path (.npy, .npz, .safetensors, a folder or pattern of images), an ImageFolder, an "
-    "array, a dict of arrays, an iterable of either, or an object with get_next(); "
-    '"random" calibrates with noise'
+    "expected a path (.npy, .npz, .safetensors, .parquet, .arrow, .jsonl, .tar, a folder or "
+    "pattern of images), an ImageFolder, TextSamples, Samples, an array, a dict of arrays, a "
+    'pyarrow Table, an iterable, or an object with get_next(); "random" calibrates with noise'
 )
 
 ANALYSIS_NOISE = "analyzing with random values, which say little about real inputs"
@@ -63,13 +55,14 @@ _NOISE = (
 def sample_source(
     data: CalibrationData | None,
     option: str,
+    model: _core.Model,
     *,
     num_samples: int,
     sample_shape: Iterable[int] | None,
     seed: int,
     noise: str = _NOISE,
 ) -> _core.Source:
-    """Return the samples in `data`; `option` is the name that errors use for it.
+    """Return the samples in `data` for a model; `option` is the name that errors use for it.
 
     `noise` is the warning that is logged for random values.
     """
@@ -85,18 +78,27 @@ def sample_source(
         case str() if is_noise(data):
             _log.warning("%s; give real samples as %s", noise, option)
             return _core.Source.random(count, shape, seed)
+        case ImageFolder() if not paths.ending(data.path, paths.TAR):
+            return image_source(data)
+    inputs = ModelInputs(model)
+    if (rows := row_sources.opened(data, inputs)) is not None:
+        length = None if rows.count is None else rows.count // inputs.batch
+        return _core.Source.iterator(feeds(rows, inputs, rows.where), length)
+    match data:
         case str() | os.PathLike():
             return _core.Source.file(data)
-        case ImageFolder():
-            return image_source(data)
         case Mapping():
-            return _core.Source.arrays([array_of(name, value) for name, value in data.items()])
+            row_sources.refuse_splits(data, option)
+            return _core.Source.arrays(
+                [array_of(name, data[name]) for name in inputs.select(data, "")]
+            )
         case ArrayLike():
             return _core.Source.arrays([array_of("", data)])
-        case DataReader():
-            return _core.Source.iterator(starmap(_item, enumerate(_feeds(data))), None)
-        case Iterable():
-            return _core.Source.iterator(starmap(_item, enumerate(data)), _length(data))
+        case Samples() | DataReader() | Iterable():
+            items = enumerate(row_sources.items(data))
+            return _core.Source.iterator(
+                (_item(inputs, number, item) for number, item in items), _length(data)
+            )
         case _:
             what = f"{option} is of type {type(data).__name__}, {_EXPECTED}"
             raise OptionError(what, option=option)
@@ -113,17 +115,30 @@ def overlap(one: CalibrationData | None, other: CalibrationData | None) -> bool:
         return False
     if one is other or (is_noise(one) and is_noise(other)):
         return True
-    paths = [_path(data) for data in (one, other)]
-    if None not in paths:
-        return paths[0] == paths[1]
+    real = [_real_path(data) for data in (one, other)]
+    if None not in real:
+        return real[0] == real[1]
     arrays = [_arrays_of(data) for data in (one, other)]
     return any(np.may_share_memory(a, b) for a, b in itertools.product(*arrays))
 
 
-def _path(data: CalibrationData) -> str | None:
-    if is_noise(data) or not isinstance(data, str | os.PathLike | ImageFolder):
-        return None
-    return os.path.realpath(data.path if isinstance(data, ImageFolder) else data)
+def path_of(data: CalibrationData) -> str | os.PathLike[str] | None:
+    """Return the path that samples come from, if it is one."""
+    match data:
+        case ImageFolder():
+            return data.path
+        case TextSamples():
+            return path_of(data.texts)
+        case Samples():
+            return path_of(data.data)
+        case str() | os.PathLike() if not is_noise(data):
+            return data
+    return None
+
+
+def _real_path(data: CalibrationData) -> str | None:
+    path = path_of(data)
+    return None if path is None else os.path.realpath(path)
 
 
 def _arrays_of(data: CalibrationData) -> list[npt.NDArray[Any]]:
@@ -131,39 +146,33 @@ def _arrays_of(data: CalibrationData) -> list[npt.NDArray[Any]]:
     return [value for value in values if isinstance(value, np.ndarray)]
 
 
-def _length(data: Iterable[Any]) -> int | None:
+def _length(data: Any) -> int | None:
     """Return the number of items, or None if it is not known."""
+    if isinstance(data, Samples):
+        return _length(data.data)
+    if isinstance(data, DataReader):  # its length, if it has one, is not that of all its feeds
+        return None
     try:
         return len(data) if isinstance(data, Sized) else None
     except TypeError:  # a data loader over a dataset without a length
         return None
 
 
-def _feeds(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
-    while (feed := reader.get_next()) is not None:
-        yield feed
-
-
-def _item(number: int, item: Any) -> list[Array]:
+def _item(inputs: ModelInputs, number: int, item: Any) -> list[Array]:
     """Convert one item of an iterable: a dict, an array, or a sequence that starts with either.
 
     A list of arrays of one shape and type is returned whole and without names, and refused later:
     it cannot be distinguished here from the arrays of several inputs.
     """
     place = f" (item {number})"
-    if isinstance(item, list) and _same_shape_and_type(item):
+    if isinstance(item, list) and row_sources.are_alike(item):
         return [array_of("", one, place) for one in item]
     if isinstance(item, (tuple, list)) and item:
         item = item[0]
     if isinstance(item, Mapping):
-        return [array_of(name, value, place) for name, value in item.items()]
+        names = inputs.select(item, f"item {number}")
+        return [array_of(name, item[name], place) for name in names]
     if isinstance(item, (str, os.PathLike)):
         what = f"{os.fspath(item)!r} is a path, and paths stand alone; a pattern names several"
         raise CalibrationError(what + place)
     return [array_of("", item, place)]
-
-
-def _same_shape_and_type(items: list[Any]) -> bool:
-    """Return whether these are several arrays of one shape and type."""
-    kinds = {(str(getattr(one, "dtype", None)), str(getattr(one, "shape", None))) for one in items}
-    return len(items) > 1 and len(kinds) == 1 and all(isinstance(one, ArrayLike) for one in items)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .. import _core
@@ -59,7 +60,7 @@ def convert_float16(
         ``MatMulNBits``: their scales become float16.
     output : path, optional
         The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
-    calibration_data : path, ImageFolder, array, dict of arrays, iterable, reader, or "random"
+    calibration_data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         Samples, as in `quantize_with_calibration`. The outputs of the result are then compared with
         those of the model.
     keep_io : bool
@@ -108,7 +109,7 @@ def convert_float16(
         exclude=check.names("exclude", exclude),
         enough_sqnr=check.number("enough_sqnr", enough_sqnr),
     )
-    samples = _samples(calibration_data, num_samples, sample_shape, seed)
+    samples = _Samples(calibration_data, num_samples, sample_shape, seed)
     return _converted(source, output, options, samples, Run(engine, limit, threads, progress))
 
 
@@ -172,37 +173,40 @@ def convert_bfloat16(
         exclude=check.names("exclude", exclude),
         enough_sqnr=check.number("enough_sqnr", enough_sqnr),
     )
-    samples = _samples(calibration_data, num_samples, sample_shape, seed)
+    samples = _Samples(calibration_data, num_samples, sample_shape, seed)
     return _converted(source, output, options, samples, Run(engine, limit, threads, progress))
 
 
-def _samples(
-    data: CalibrationData | None,
-    num_samples: int,
-    sample_shape: Iterable[int] | None,
-    seed: int,
-) -> _core.Source | None:
-    if data is None:
-        return None
-    return sample_source(
-        data, "calibration_data", num_samples=num_samples, sample_shape=sample_shape, seed=seed
-    )
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    data: CalibrationData | None
+    num_samples: int
+    sample_shape: Iterable[int] | None
+    seed: int
 
 
 def _converted(
     source: ModelSource,
     output: str | os.PathLike[str] | None,
     options: HalfDict,
-    samples: _core.Source | None,
+    samples: _Samples,
     run: Run,
 ) -> HalfPrecisionReport:
     target = writable(output)
     model = read_model(source)
-    if samples is None:
+    if samples.data is None:
         made = _core.convert_half(model, options)
     else:
+        given = sample_source(
+            samples.data,
+            "calibration_data",
+            model,
+            num_samples=samples.num_samples,
+            sample_shape=samples.sample_shape,
+            seed=samples.seed,
+        )
         with run.session("converting") as begun:
-            made = _core.convert_half_with_samples(model, options, samples, begun)
+            made = _core.convert_half_with_samples(model, options, given, begun)
     outcome = made.report() if target is None else made.save(target)
     found = result(HalfPrecisionReport, outcome, model=made.to_bytes() if target is None else None)
     warn(found.warnings)

@@ -110,7 +110,12 @@ def insert_fake_quant(
     )
     if calibration_data is not None:
         source = sample_source(
-            calibration_data, "calibration_data", num_samples=100, sample_shape=None, seed=0
+            calibration_data,
+            "calibration_data",
+            plan._plan.model,
+            num_samples=100,
+            sample_shape=None,
+            seed=0,
         )
         ranges = plan._calibrate(source, Run(engine, limit, threads, None), method)
     return delivered(plan.apply(ranges), destination)

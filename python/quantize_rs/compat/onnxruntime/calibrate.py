@@ -141,7 +141,12 @@ class CalibraterBase:
     def collect_data(self, data_reader: Any) -> None:
         """Run samples; those of several calls count together."""
         source = sample_source(
-            data_reader, "data_reader", num_samples=100, sample_shape=None, seed=0
+            data_reader,
+            "data_reader",
+            self._plan._plan.model,
+            num_samples=100,
+            sample_shape=None,
+            seed=0,
         )
         with Run("auto", None, None, None).session() as begun:
             core = self._plan._plan.calibrate(source, self._method, begun, keep=False)

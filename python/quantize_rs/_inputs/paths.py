@@ -1,0 +1,124 @@
+"""Paths of samples: several files by a list, a folder, a pattern, or numbers in braces."""
+
+from __future__ import annotations
+
+import glob
+import itertools
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ..errors import CalibrationError
+from .encoded import IMAGE_SUFFIXES
+
+PARQUET = (".parquet",)
+ARROW = (".arrow", ".feather")
+JSON_LINES = (".jsonl", ".ndjson")
+TAR = (".tar", ".tar.gz", ".tgz")
+# Formats that are read in Python; the extension module reads the others.
+FORMATS = (PARQUET, ARROW, JSON_LINES, TAR)
+
+_BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
+
+
+def ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
+    """Return whether a path has one of these endings."""
+    return os.fspath(path).lower().endswith(tuple(endings))
+
+
+def is_list_of_paths(data: object) -> bool:
+    """Return whether this is a list of paths of files that are read in Python."""
+    return (
+        isinstance(data, list | tuple)
+        and len(data) > 0
+        and all(isinstance(one, str | os.PathLike) for one in data)
+        and any(ending(one, kind) for one in data for kind in FORMATS)
+    )
+
+
+def listed(
+    data: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+) -> tuple[tuple[str, ...], list[Path]] | None:
+    """Return the endings of a format that is read in Python, and its files; None for others.
+
+    The files of a folder or a pattern are in the order of their names.
+    """
+    if not isinstance(data, str | os.PathLike):
+        return _of_one_format([path for one in data for path in expanded(one)])
+    if Path(data).is_dir():
+        files = _in_folder(Path(data))
+        return _of_one_format(files) if files else None
+    if not any(ending(data, kind) for kind in FORMATS):
+        return None
+    return _of_one_format(expanded(data))
+
+
+def _of_one_format(files: list[Path]) -> tuple[tuple[str, ...], list[Path]]:
+    kinds = {kind for path in files for kind in FORMATS if ending(path, kind)}
+    odd = [path for path in files if not any(ending(path, kind) for kind in FORMATS)]
+    if len(kinds) > 1 or odd:
+        shown = ", ".join(sorted({path.suffix or path.name for path in files}))
+        what = f"the samples are files of several formats ({shown}): give those of one"
+        raise CalibrationError(what, value=str((odd or files)[0]), category="data")
+    for path in files:
+        path.open("rb").close()  # a missing file is reported before the work starts
+    return kinds.pop(), files
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    """Return the files of the formats above in a folder; none if it is one of images.
+
+    Parquet files may be in subfolders, as partitions are.
+    """
+    files = sorted(path for path in folder.iterdir() if path.is_file() and _is_visible(path))
+    if any(ending(path, IMAGE_SUFFIXES) for path in files):
+        return []
+    found = [path for path in files if any(ending(path, kind) for kind in FORMATS)]
+    nested = (path for path in folder.rglob("*.parquet") if path.is_file())
+    return found or sorted(nested)
+
+
+def _is_visible(path: Path) -> bool:
+    return not path.name.startswith((".", "_"))
+
+
+def expanded(path: str | os.PathLike[str]) -> list[Path]:
+    """Return the paths that a pattern stands for."""
+    text = os.fspath(path)
+    if Path(text).exists():
+        return [Path(text)]
+    found: list[Path] = []
+    for one in _braces(text):
+        if glob.has_magic(one):
+            matches = matching(one)
+            if not matches:
+                what = f"no calibration samples: no file matches {one!r}; correct the pattern"
+                raise CalibrationError(what, value=one, category="no_samples")
+            found += matches
+        else:
+            found.append(Path(one))
+    return found
+
+
+def matching(pattern: str) -> list[Path]:
+    """Return the paths that match a pattern, in the order of their names."""
+    found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
+    return [Path(path) for path in sorted(found)]
+
+
+def _braces(text: str) -> Iterator[str]:
+    """Expand ``{000..009}`` and ``{a,b}`` as a shell does."""
+    parts = _BRACES.split(text)
+    choices = [[part] if index % 2 == 0 else _choices(part) for index, part in enumerate(parts)]
+    return map("".join, itertools.product(*choices))
+
+
+def _choices(inside: str) -> list[str]:
+    numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
+    if not numbers:
+        return inside.split(",")
+    first, last = numbers.groups()
+    width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0
+    step = 1 if int(first) <= int(last) else -1
+    return [f"{number:0{width}}" for number in range(int(first), int(last) + step, step)]
