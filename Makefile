@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench wild fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -64,6 +64,10 @@ $(VENV)/created: pyproject.toml
 
 bench: $(VENV)/demo-ready
 	$(BIN)/python bench/run.py $(if $(MODELS),--models $(MODELS)) $(ARGS)
+
+# Calibration with one and two processes, and computed for more.
+scale: $(VENV)/demo-ready
+	$(BIN)/python bench/scaling.py $(ARGS)
 
 # Every model of a folder in every way; see bench/README.md.
 wild: $(VENV)/demo-ready

@@ -28,7 +28,17 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from . import compat, errors, examples, kernels, metrics, observers, results, training
+from . import (
+    compat,
+    distributed,
+    errors,
+    examples,
+    kernels,
+    metrics,
+    observers,
+    results,
+    training,
+)
 from ._analysis.compare import compare
 from ._analysis.layer_errors import layer_errors
 from ._analysis.mixed_precision import mixed_precision
@@ -175,6 +185,7 @@ __all__ = [
     "convert_bfloat16",
     "convert_float16",
     "convert_opset",
+    "distributed",
     "errors",
     "examples",
     "infer_shapes",

@@ -22,6 +22,7 @@ ROOMS = [
     "_transforms",
     "_flow",
     "_analysis",
+    "distributed",
     "kernels",
     "observers",
     "training",
@@ -32,7 +33,7 @@ ROOMS = [
     "__main__",
 ]
 
-MAX_ARROWS = 67
+MAX_ARROWS = 74
 
 FOLDERS = [name for name in ROOMS if (PACKAGE / name).is_dir() and name != "examples"]
 

@@ -237,7 +237,7 @@ class Model:
 
     def _plan(self, options: OptionDict) -> Plan:
         with check.rename_errors():
-            return Plan(self._model.plan(options))
+            return Plan(self._model.plan(options), (self._model, options))
 
     def __repr__(self) -> str:
         info, where = self.info, self.path or "memory"

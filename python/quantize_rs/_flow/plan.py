@@ -15,6 +15,7 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
+from .._options.option_dict import OptionDict
 from .._options.resolve import with_aliases
 from .._results import notebook
 from .._results.build import records, result
@@ -40,6 +41,8 @@ class Plan:
     """
 
     _plan: _core.Plan
+    # The model before its passes, and the options: workers of a calibration plan anew.
+    _origin: tuple[_core.Model, OptionDict]
 
     @property
     def values(self) -> tuple[PlannedValue, ...]:

@@ -25,7 +25,9 @@ class _ProgressBar(Protocol):
 
 
 @contextlib.contextmanager
-def shown(progress: bool | Callback | None, work: str) -> Iterator[Listener | None]:
+def shown(
+    progress: bool | Callback | None, work: str, unit: str = "samples"
+) -> Iterator[Listener | None]:
     """Return the function to call: None, the caller's own, or one that draws a progress bar."""
     if callable(progress):
         yield _of_samples(progress)
@@ -38,10 +40,10 @@ def shown(progress: bool | Callback | None, work: str) -> Iterator[Listener | No
                 warnings.simplefilter("ignore")
                 from tqdm.auto import tqdm
         except ImportError:
-            with _counter(work) as call:
+            with _counter(work, unit) as call:
                 yield call
         else:
-            bars = _Bars(tqdm, work)
+            bars = _Bars(tqdm, work, unit)
             try:
                 yield bars
             finally:
@@ -61,23 +63,23 @@ def _of_samples(progress: Callback) -> Listener:
 
 
 class _Bars:
-    """A progress bar for samples, and one for rounding weights once that begins."""
+    """A progress bar for samples or parts, and one for rounding weights once that begins."""
 
-    def __init__(self, make: Callable[..., _ProgressBar], work: str) -> None:
+    def __init__(self, make: Callable[..., _ProgressBar], work: str, unit: str) -> None:
         self.make = make
-        self.samples = make(desc=work, unit=" samples")
+        self.counted = make(desc=work, unit=f" {unit}")
         self.rounding: _ProgressBar | None = None
 
     def __call__(self, done: int, total: int | None, rounding: int | None) -> None:
         if rounding is None:
-            _advance(self.samples, done, total)
+            _advance(self.counted, done, total)
             return
         if self.rounding is None:
             self.rounding = self.make(desc="rounding weights", unit=" %", total=100)
         _advance(self.rounding, rounding, 100)
 
     def close(self) -> None:
-        for bar in filter(None, (self.samples, self.rounding)):
+        for bar in filter(None, (self.counted, self.rounding)):
             bar.close()
 
 
@@ -88,7 +90,7 @@ def _advance(bar: _ProgressBar, done: int, total: int | None) -> None:
 
 
 @contextlib.contextmanager
-def _counter(work: str) -> Iterator[Listener]:
+def _counter(work: str, unit: str) -> Iterator[Listener]:
     begun, text, drawn = time.monotonic(), "", 0.0
     rounding_since: float | None = None
 
@@ -96,7 +98,7 @@ def _counter(work: str) -> Iterator[Listener]:
         nonlocal text, drawn, rounding_since
         now = time.monotonic()
         if rounding is None:
-            state = f"{work}: {_progress_text(done, total, now - begun)}"
+            state = f"{work}: {_progress_text(done, total, now - begun, unit)}"
         else:
             rounding_since = now if rounding_since is None else rounding_since
             left = _time_left(rounding, 100, now - rounding_since)
@@ -113,10 +115,10 @@ def _counter(work: str) -> Iterator[Listener]:
         sys.stderr.write(f"\r{text}\n")
 
 
-def _progress_text(done: int, total: int | None, seconds: float) -> str:
+def _progress_text(done: int, total: int | None, seconds: float, unit: str) -> str:
     if total is None:
-        return f"{done} samples"
-    return f"{done} of {total} samples{_time_left(done, total, seconds)}"
+        return f"{done} {unit}"
+    return f"{done} of {total} {unit}{_time_left(done, total, seconds)}"
 
 
 def _time_left(done: int, total: int, seconds: float) -> str:

@@ -17,7 +17,7 @@ from ..errors import CalibrationError, OptionError
 from . import arrow, json_lines, paths, tars, text
 from .arrays import as_feed, as_numpy
 from .described import Samples
-from .encoded import IMAGE_SUFFIXES, pixels
+from .encoded import IMAGE_SUFFIXES, Encoded, pixels
 from .images import ImageFolder, image_source
 from .model_inputs import ModelInputs
 from .rows import Row, transformed
@@ -87,6 +87,38 @@ def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | Non
     return Rows(
         _chained(files, lambda path: arrow.rows(path, None if whole else inputs)), where, count
     )
+
+
+def part(rows: Rows, inputs: ModelInputs, shard: tuple[int, int]) -> Rows:
+    """Return the rows of a part: of a model that takes N rows at a time, every n-th group of N."""
+    index, count = shard
+    own = (row for at, row in enumerate(rows) if at // inputs.batch % count == index - 1)
+    return Rows(own, f"part {index}/{count} of {rows.where}")
+
+
+def divisible(data: Any, inputs: ModelInputs) -> Rows | None:
+    """Return the rows of samples of which single ones can be read; None for all others.
+
+    A row of an array or an image costs next to nothing until it is used.
+    """
+    if (rows := opened(data, inputs)) is not None:
+        return rows
+    match data:
+        case ImageFolder():
+            return _encoded(data)
+        case str() | os.PathLike() if paths.ending(data, (".npy",)):
+            return _stored(os.fspath(data), inputs)
+        case str() | os.PathLike() if _images(os.fspath(data)):
+            return _encoded(ImageFolder(data))
+        case np.ndarray():
+            return _along_first_axis({"": data}, "the array")
+    return None
+
+
+def _encoded(folder: ImageFolder) -> Rows:
+    files = _images(os.fspath(folder.path))[: folder.limit]
+    rows = (Row(str(one), {"": Encoded(one, one.suffix, str(one), folder)}) for one in files)
+    return Rows(rows, os.fspath(folder.path), len(files))
 
 
 def items(data: Any) -> Iterator[Any]:

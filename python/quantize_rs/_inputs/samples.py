@@ -104,6 +104,17 @@ def sample_source(
             raise OptionError(what, option=option)
 
 
+def part_source(
+    data: CalibrationData, model: _core.Model, shard: tuple[int, int]
+) -> _core.Source | None:
+    """Return the samples of a part where the others need not be read; None elsewhere."""
+    inputs = ModelInputs(model)
+    if is_noise(data) or (rows := row_sources.divisible(data, inputs)) is None:
+        return None
+    own = row_sources.part(rows, inputs, shard)
+    return _core.Source.iterator(feeds(own, inputs, own.where), None)
+
+
 def is_noise(data: CalibrationData | None) -> bool:
     """Return whether `data` asks for random values."""
     return isinstance(data, str) and data == "random"

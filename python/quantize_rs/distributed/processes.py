@@ -1,0 +1,76 @@
+"""Processes of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any, ParamSpec, TypeVar
+
+from .._options import check
+
+__all__ = ["Processes"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Processes:
+    """An executor with processes of this machine, of which one may die alone.
+
+    A ``ProcessPoolExecutor`` loses all work when one of its processes dies; here only the work of
+    that process is lost, and another one takes its place.
+
+    Parameters
+    ----------
+    workers : int, optional
+        The number of processes; that of the cores by default.
+
+    Examples
+    --------
+    >>> from quantize_rs.distributed import Processes
+    >>> with Processes(1) as executor:
+    ...     executor.submit(max, 3, 4).result()
+    4
+    """
+
+    def __init__(self, workers: int | None = None) -> None:
+        given = check.optional_count("workers", workers, least=1)
+        self.workers = given or os.cpu_count() or 1
+        self._threads = ThreadPoolExecutor(self.workers)
+        self._of_thread = threading.local()
+        self._pools: list[ProcessPoolExecutor] = []
+
+    def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call a function in one of the processes."""
+        return self._threads.submit(self._call, function, args, kwargs)
+
+    def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
+        pool = getattr(self._of_thread, "pool", None)
+        if pool is None:
+            # A process that is forked has the locks of threads, but not the threads.
+            pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+            self._of_thread.pool = pool
+            self._pools.append(pool)
+        try:
+            return pool.submit(function, *args, **kwargs).result()
+        except BrokenProcessPool:
+            self._of_thread.pool = None
+            raise
+
+    def shutdown(self, wait: bool = True) -> None:
+        """End the processes, after the work that has begun."""
+        self._threads.shutdown(wait, cancel_futures=True)
+        for pool in self._pools:
+            pool.shutdown(wait, cancel_futures=True)
+
+    def __enter__(self) -> Processes:
+        """Return the executor."""
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """End the processes; after an exception without waiting for them."""
+        self.shutdown(wait=kind is None)

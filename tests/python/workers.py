@@ -1,0 +1,52 @@
+"""Functions that worker processes of the tests import."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import quantize_rs
+
+Array = npt.NDArray[Any]
+
+
+def images(count: int = 61) -> Array:
+    """All samples."""
+    return np.asarray(np.load(quantize_rs.examples.digits().calibration)[:count])
+
+
+def part(index: int, count: int) -> Array:
+    """The samples of a part that lie together."""
+    return np.array_split(images(), count)[index - 1]
+
+
+def doubled(image: Array) -> Array:
+    """A function of a sample."""
+    return image * 2
+
+
+class Dying:
+    """Samples of which one part kills its worker a number of times."""
+
+    def __init__(self, folder: Path, index: int, times: int) -> None:
+        self.folder, self.index, self.times = folder, index, times
+
+    def __call__(self, index: int, count: int) -> Array:
+        """Return the samples of a part, and note the call."""
+        attempt = len(list(self.folder.glob(f"{index}-*")))
+        (self.folder / f"{index}-{attempt}").touch()
+        if index == self.index and attempt < self.times:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return part(index, count)
+
+
+def failing(index: int, _count: int) -> Array:
+    """Samples of which one part cannot be read."""
+    if index == 2:
+        raise OSError("the disk is on fire")
+    return images()
