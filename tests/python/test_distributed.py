@@ -20,6 +20,7 @@ from image_data import conv
 
 import quantize_rs
 from quantize_rs import CalibrationError, OptionError, Samples, distributed
+from quantize_rs._inputs.samples import part_source
 from quantize_rs.distributed import Processes
 
 DIGITS = quantize_rs.examples.digits()
@@ -118,6 +119,20 @@ def test_other_parts_are_not_read(tmp_path: Path, image_folder: Path) -> None:
                 continue
             with pytest.raises(CalibrationError, match=r"row 6|line 7|06\.png"):
                 part()
+
+
+def test_functions_get_the_rows_of_their_part_alone() -> None:
+    called: list[int] = []
+
+    def noted(image: Any) -> Any:
+        called.append(len(called))
+        return image
+
+    model = PLAN._plan.model
+    source = part_source(Samples(Samples(IMAGES, noted), noted), model, (2, 4))
+    assert source is not None
+    assert len(list(source.feeds(model, None))) == 15
+    assert len(called) == 30
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3])

@@ -68,6 +68,16 @@ def test_lines_of_text_are_what_the_tokenizer_makes_of_them(tokenizer: Any, type
     assert found == calibrated(plan, expected(tokenizer, *names))
 
 
+@pytest.mark.parametrize("shards", [2, 7])
+@pytest.mark.usefixtures("tokenizer")
+def test_parts_of_a_text_are_one_calibration(shards: int) -> None:
+    plan = quantize_rs.open(token_model()).plan(activations="uint8", weight_algorithm="nearest")
+    texts = TextSamples("corpus.txt", "tokenizer.json")
+    parts = quantize_rs.distributed.split(plan, texts, shards, engine="tract")
+    found = quantize_rs.distributed.merge(part() for part in parts)
+    assert found == plan.calibrate(texts, engine="tract")
+
+
 def test_long_texts_are_cut_off(tokenizer: Any) -> None:
     tokenizer.enable_truncation(5)
     plan = planned()

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ..errors import CalibrationError
 from .rows import Row
 
 
-def rows(path: Path) -> Iterator[Row]:
+def lines(path: Path) -> Iterator[Row]:
     """Read a file line by line; blank lines are skipped."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            place = f"{path}, line {number}"
+    with path.open("rb") as file:
+        for number, line in enumerate(file, 1):
             if line.strip():
-                yield Row(place, _parsed(line, place))
+                yield Row(f"{path}, line {number}", line)
+
+
+def parsed(rows: Iterable[Row]) -> Iterator[Row]:
+    """Return the object of each line."""
+    return (Row(row.place, _parsed(row.values, row.place)) for row in rows)
 
 
 def _parsed(line: bytes, place: str) -> dict[str, object]:

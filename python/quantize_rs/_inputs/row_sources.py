@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -40,16 +42,27 @@ class ArrayLike(Protocol):
         """Return the array."""
 
 
+Stage: TypeAlias = Callable[[Iterable[Row]], Iterator[Row]]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of a source, its name in errors, and their number if it is known."""
+    """Rows of a source, its name in errors, and their number if it is known.
+
+    `stages` are applied in order, each of which makes one row of one: rows of other parts are
+    passed over before them.
+    """
 
     rows: Iterable[Row]
     where: str
     count: int | None = None
+    stages: tuple[Stage, ...] = ()
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self.rows)
+        rows = iter(self.rows)
+        for stage in self.stages:
+            rows = stage(rows)
+        return rows
 
 
 def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | None:
@@ -62,7 +75,8 @@ def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | Non
             found = _with_transform(data, inputs)
             if found is None:
                 return None
-            return Rows(transformed(found, data.transform), found.where, found.count)
+            apply = functools.partial(transformed, transform=data.transform)
+            return dataclasses.replace(found, stages=(*found.stages, apply))
         case TextSamples():
             return _texts(data, inputs)
         case ImageFolder() if paths.ending(data.path, paths.TAR):
@@ -79,7 +93,7 @@ def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | Non
     kind, files = listed
     where = os.fspath(data) if isinstance(data, str | os.PathLike) else f"{len(files)} files"
     if kind == paths.JSON_LINES:
-        return Rows(_chained(files, json_lines.rows), where)
+        return Rows(_chained(files, json_lines.lines), where, stages=(json_lines.parsed,))
     if kind == paths.TAR:
         return Rows(_chained(files, _archive(None if whole else ImageFolder("."))), where)
     lengths = [arrow.length(path) for path in files]
@@ -92,8 +106,8 @@ def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | Non
 def part(rows: Rows, inputs: ModelInputs, shard: tuple[int, int]) -> Rows:
     """Return the rows of a part: of a model that takes N rows at a time, every n-th group of N."""
     index, count = shard
-    own = (row for at, row in enumerate(rows) if at // inputs.batch % count == index - 1)
-    return Rows(own, f"part {index}/{count} of {rows.where}")
+    own = (row for at, row in enumerate(rows.rows) if at // inputs.batch % count == index - 1)
+    return Rows(own, f"part {index}/{count} of {rows.where}", stages=rows.stages)
 
 
 def divisible(data: Any, inputs: ModelInputs) -> Rows | None:
@@ -239,7 +253,8 @@ def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:
     else:
         found = (Row(f"text {number}", one) for number, one in enumerate(given))
         rows = Rows(found, "the texts")
-    return Rows(text.tokenized(rows, data, inputs), rows.where)
+    encode = functools.partial(text.tokenized, texts=data, inputs=inputs)
+    return Rows(text.not_empty(rows, data.field), rows.where, stages=(encode,))
 
 
 def _archive(options: ImageFolder | None) -> Callable[[Path], Iterator[Row]]:

@@ -90,13 +90,16 @@ def lines(path: Path) -> Iterator[Row]:
                 raise CalibrationError(what, category="data") from error
 
 
+def not_empty(rows: Iterable[Row], field: str) -> Iterator[Row]:
+    """Return the text of each row that has one."""
+    texts = (Row(row.place, _text(row, field)) for row in rows)
+    return (row for row in texts if row.values.strip())
+
+
 def tokenized(rows: Iterable[Row], texts: TextSamples, inputs: ModelInputs) -> Iterator[Row]:
     """Return the token ids of each text, and what belongs to them."""
     encoder = _Encoder(texts, inputs)
-    for row in rows:
-        text = _text(row, texts.field)
-        if text.strip():
-            yield Row(row.place, encoder(text, row.place))
+    return (Row(row.place, encoder(row.values, row.place)) for row in rows)
 
 
 def _text(row: Row, field: str) -> str:

@@ -105,7 +105,7 @@ def calibrate(
         with shown(progress, "calibrating", "parts") as call:
             found = _Calls(pool, repeats, call).results(parts)
         filled = [text for text in found if isinstance(text, str)]
-        if 0 < len(filled) < len(parts):  # fewer samples than parts
+        while 0 < len(filled) < len(parts):  # fewer samples than parts
             parts = split(plan, samples, len(filled), **options, threads=threads)
             found = _Calls(pool, repeats, None).results(parts)
             filled = [text for text in found if isinstance(text, str)]
