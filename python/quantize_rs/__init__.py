@@ -51,6 +51,7 @@ from ._flow.model import Model, open  # noqa: A004 - `quantize_rs.open`
 from ._flow.options import AccuracyControl, CalibrationOptions, QuantizeOptions, RunOptions
 from ._flow.plan import Plan, Quantized
 from ._flow.quantize import model_info, quantize, quantize_with_calibration
+from ._flow.trace import trace
 from ._flow.variants import variants
 from ._inputs.described import Samples
 from ._inputs.images import ImageFolder
@@ -206,6 +207,7 @@ __all__ = [
     "recommend",
     "results",
     "sensitivity",
+    "trace",
     "training",
     "validate",
     "variants",

@@ -43,6 +43,7 @@ __all__ = [
     "Ranges",
     "Run",
     "Source",
+    "Trace",
     "__version__",
     "check_guard",
     "check_outputs",
@@ -126,6 +127,10 @@ class Outcome:
     def to_json(self) -> str: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
+
+@final
+class Trace:
+    def to_json(self) -> str: ...
 
 @final
 class Plan:

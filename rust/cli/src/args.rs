@@ -1,5 +1,7 @@
 //! The commands of the command line. The arguments of each command are in its own file.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 use crate::batch::BatchArguments;
@@ -32,6 +34,10 @@ use crate::variants::VariantArguments;
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) output: OutputArguments,
+    /// Write when each stage, layer and sample ran to this file, as JSON for Chrome's trace viewer
+    /// or Perfetto
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Output")]
+    pub(crate) trace: Option<PathBuf>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }

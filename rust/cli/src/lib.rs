@@ -60,13 +60,15 @@ mod variants;
 
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use args::{Arguments, Command};
 use console::{Console, Terminals};
 use failure::Failure;
+use quantize_rs::ChromeTrace;
 
 /// Runs the command line `args`, whose first item is the name of the program.
 ///
@@ -112,37 +114,8 @@ fn answer<T: Into<OsString>>(
         Err(answer) => return help_or_misuse(&answer, out, err),
     };
     let mut console = Console::new(out, err, arguments.output, terminals).typed(&args);
-    let outcome = match arguments.command {
-        Command::Info(args) => info::run(&args, &mut console),
-        Command::Recommend(args) => recommend::run(&args, &mut console),
-        Command::Quantize(args) => {
-            let output = args.output.path(&args.model, quantize::DONE);
-            recipe::keep(&args.recipe, &output, &matches, || quantize::run(&args, &mut console))
-        }
-        Command::Calibrate(args) => {
-            let output = args.output.path(&args.model, calibrate::DONE);
-            recipe::keep(&args.recipe, &output, &matches, || calibrate::run(&args, &mut console))
-        }
-        Command::Batch(args) => batch::run(&args, &mut console),
-        Command::Config(args) => config::run(&args, &mut console),
-        Command::Validate(args) => validate::run(&args, &mut console),
-        Command::Benchmark(args) => benchmark::run(&args, &mut console),
-        Command::Plan(args) => plan::run(&args, &mut console),
-        Command::Prune(args) => prune::run(&args, &mut console),
-        Command::Convert(args) => convert::run(&args, &mut console),
-        Command::InferShapes(args) => infer::run(&args, &mut console),
-        Command::Float16(args) => half_precision::run(&args, &mut console),
-        Command::Variants(args) => variants::run(&args, &mut console),
-        Command::Optimize(args) => optimize::run(&args, &mut console),
-        Command::Compare(args) => compare::run(&args, &mut console),
-        Command::LayerErrors(args) => layer_errors::run(&args, &mut console),
-        Command::Sensitivity(args) => sensitivity::run(&args, &mut console),
-        Command::MixedPrecision(args) => mixed::run(&args, &mut console),
-        Command::Outliers(args) => outliers::run(&args, &mut console),
-        Command::Ranges(command) => ranges::run(&command, &mut console),
-        Command::Completions(args) => shell::completions(&args, &mut console),
-        Command::Man(args) => shell::man(&args, &mut console),
-    };
+    let outcome =
+        traced(arguments.trace.as_deref(), || dispatch(arguments.command, &matches, &mut console));
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,
         Err(failure) => {
@@ -154,6 +127,60 @@ fn answer<T: Into<OsString>>(
             failure.code()
         }
     }
+}
+
+/// Runs a command.
+fn dispatch(
+    command: Command,
+    matches: &ArgMatches,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
+    match command {
+        Command::Info(args) => info::run(&args, console),
+        Command::Recommend(args) => recommend::run(&args, console),
+        Command::Quantize(args) => {
+            let output = args.output.path(&args.model, quantize::DONE);
+            recipe::keep(&args.recipe, &output, matches, || quantize::run(&args, console))
+        }
+        Command::Calibrate(args) => {
+            let output = args.output.path(&args.model, calibrate::DONE);
+            recipe::keep(&args.recipe, &output, matches, || calibrate::run(&args, console))
+        }
+        Command::Batch(args) => batch::run(&args, console),
+        Command::Config(args) => config::run(&args, console),
+        Command::Validate(args) => validate::run(&args, console),
+        Command::Benchmark(args) => benchmark::run(&args, console),
+        Command::Plan(args) => plan::run(&args, console),
+        Command::Prune(args) => prune::run(&args, console),
+        Command::Convert(args) => convert::run(&args, console),
+        Command::InferShapes(args) => infer::run(&args, console),
+        Command::Float16(args) => half_precision::run(&args, console),
+        Command::Variants(args) => variants::run(&args, console),
+        Command::Optimize(args) => optimize::run(&args, console),
+        Command::Compare(args) => compare::run(&args, console),
+        Command::LayerErrors(args) => layer_errors::run(&args, console),
+        Command::Sensitivity(args) => sensitivity::run(&args, console),
+        Command::MixedPrecision(args) => mixed::run(&args, console),
+        Command::Outliers(args) => outliers::run(&args, console),
+        Command::Ranges(command) => ranges::run(&command, console),
+        Command::Completions(args) => shell::completions(&args, console),
+        Command::Man(args) => shell::man(&args, console),
+    }
+}
+
+/// Runs work, and writes when each part of it ran to a file, also if it fails.
+fn traced(path: Option<&Path>, work: impl FnOnce() -> Result<(), Failure>) -> Result<(), Failure> {
+    let Some(path) = path else { return work() };
+    // A model is not overwritten by mistake.
+    if path.extension().is_none_or(|extension| extension != "json") {
+        let what = format!("--trace is `{}`, expected a name that ends in .json", path.display());
+        return Err(Failure::Misuse(what));
+    }
+    output_path::check(path)?;
+    let trace = ChromeTrace::begin();
+    let outcome = work();
+    // Of two failures the first is reported.
+    outcome.and(output_path::write(path, &trace.to_json()))
 }
 
 /// Prints the answers of clap: help and version on `out`, misuse on `err`.

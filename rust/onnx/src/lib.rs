@@ -28,6 +28,7 @@ mod save;
 mod schema;
 mod tensor;
 mod topological_sort;
+mod trace;
 mod wire;
 
 pub use crate::topological_sort::{reads, topological};
@@ -45,3 +46,4 @@ pub use schema::{
     TypeProto, ValueInfoProto,
 };
 pub use tensor::Tensor;
+pub use trace::{FinishedSpan, Listening, Span, SpanLevel, SpanListener, listen};

@@ -13,6 +13,7 @@ use crate::map;
 use crate::other_formats;
 use crate::save::{self, ExternalDataSplit, Saved};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
+use crate::trace;
 use crate::wire::Span;
 use crate::{Raw, Tensor};
 
@@ -35,6 +36,7 @@ impl Model {
     /// # Errors
     /// The file cannot be read, is not ONNX, or is not a valid model; see [`ErrorKind`].
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
+        let _span = trace::Span::stage("open");
         let path = path.as_ref();
         let bytes = map::bytes_of(path)?;
         let folder = match path.canonicalize().ok().as_deref().and_then(Path::parent) {
@@ -179,6 +181,7 @@ impl Model {
     /// # Errors
     /// As [`Model::save`].
     pub fn save_within(&self, path: impl AsRef<Path>, limit: u64) -> Result<Saved, Error> {
+        let _span = trace::Span::stage("save");
         save::save(&self.proto, &self.external, path.as_ref(), limit)
     }
 }

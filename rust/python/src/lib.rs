@@ -25,6 +25,7 @@ mod quantized;
 mod ranges;
 mod sample_iterator;
 mod source;
+mod trace;
 mod training;
 mod variants;
 
@@ -73,6 +74,8 @@ mod _core {
     #[pymodule_export]
     use super::source::Source;
     #[pymodule_export]
+    use super::trace::Trace;
+    #[pymodule_export]
     use super::training::{
         Observer, fake_quantize, fake_quantize_gradients, fake_quantize_stochastic, learn_scale,
     };
@@ -85,6 +88,7 @@ mod _core {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::trace::log_stages();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

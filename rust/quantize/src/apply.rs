@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{Model, Span};
 
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
@@ -168,6 +168,7 @@ impl Plan {
     ) -> Result<Quantized, QuantizeError> {
         let graph = Graph::of(model)?;
         let encoded = encode_cached(&graph, self, ranges, known)?;
+        let span = Span::stage("rewrite");
         let mut edits = rewrite::rewrite(&graph, self, &encoded);
         // Equal scales and zero points of activations are stored once.
         if self.config.activations.is_some() {
@@ -179,7 +180,10 @@ impl Plan {
         if !edits.is_empty() {
             quantized.apply(edits)?;
         }
+        drop(span);
+        let span = Span::stage("check the graph");
         report.warnings.extend(postconditions::verify(model, &quantized, self)?);
+        drop(span);
         report.bytes_after = quantized.byte_len();
         let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);
         let stored_twice = twice.map(|(value, _)| value.name.clone()).collect();

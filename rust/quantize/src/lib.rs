@@ -109,7 +109,9 @@ pub use plan::{
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
 };
-pub use quantize_rs_onnx::{DataType, Model, Tensor};
+pub use quantize_rs_onnx::{
+    DataType, FinishedSpan, Listening, Model, Span, SpanLevel, SpanListener, Tensor, listen,
+};
 pub use ranges::{
     Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight, RoundedWeights,
     RoundingEvidence, tensorrt,
@@ -124,4 +126,5 @@ pub use transform::{
     Extract, OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step,
     convert_opset, extract, optimize, prune,
 };
+pub use util::chrome_trace::ChromeTrace;
 pub use util::text;

@@ -21,7 +21,7 @@ pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{Model, Span};
 
 use crate::transform::half_precision;
 use crate::{Method, Plan, QuantizeError, Ranges};
@@ -98,6 +98,7 @@ pub fn calibrate(
     let mut at_the_end =
         |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
     let mut control = Control { threads, progress: &mut at_the_end };
+    let span = Span::stage("find ranges");
     let mut ranges = if !plan.needs_calibration() {
         // No range is computed, so no method is used.
         let (_, ranges) = collected.ranges(plan);
@@ -107,7 +108,9 @@ pub fn calibrate(
     } else {
         collected.ranges(plan).1.using(method)?
     };
+    drop(span);
     if let Some(moments) = moments {
+        let _span = Span::stage("round weights");
         let moments = moments.finish();
         weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use quantize_rs_onnx::{DataType, Model};
+use quantize_rs_onnx::{DataType, Model, Span};
 
 use super::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::CalibrationError;
@@ -127,6 +127,7 @@ pub(crate) fn observe<W: ValueObserver>(
     control: &mut Control<'_>,
     observer: impl Fn() -> W,
 ) -> Result<RunOutcome<W>, CalibrationError> {
+    let _span = Span::stage("run samples");
     let cancelled = AtomicBool::new(false);
     let threads = control.threads.clamp(1, MAX_THREADS);
     thread::scope(|scope| {
@@ -218,7 +219,9 @@ impl Driver<'_, '_> {
                 if runners.len() >= MAX_SESSIONS {
                     runners.remove(0);
                 }
+                let span = Span::stage("prepare the engine");
                 let prepared = engine.prepare(model, observed, &sample);
+                drop(span);
                 let runner = prepared.map_err(|error| {
                     // The sample is not the cause if the engine cannot run the model.
                     if error.kind().is_unsupported() { error } else { error.at_sample(number) }
@@ -328,6 +331,7 @@ fn run_jobs<W: ValueObserver>(
         if cancelled.load(Ordering::Relaxed) {
             continue;
         }
+        let _span = Span::part("sample", || number.to_string());
         observer.begin(number, &sample);
         let outcome = runner
             .run(&sample, &mut observer, cancelled)

@@ -27,7 +27,7 @@ use quantize_rs_math::{
     Metrics, Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit,
     pack, params, quantize_preserving_sums_into, ranges_checked,
 };
-use quantize_rs_onnx::{Buffer, DataType, Tensor};
+use quantize_rs_onnx::{Buffer, DataType, Span, Tensor};
 use rayon::prelude::*;
 
 use crate::error::QuantizeErrorKind;
@@ -109,6 +109,7 @@ pub(crate) fn encode_cached(
     ranges: Option<&Ranges>,
     mut known: Option<&mut WeightCache>,
 ) -> Result<Encoded, QuantizeError> {
+    let _span = Span::stage("encode weights");
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
     let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
@@ -128,6 +129,7 @@ pub(crate) fn encode_cached(
         .map(|(name, how, constant)| {
             let floors = floors.get(name.as_str()).map_or(&[][..], |floors| floors);
             let task = WeightTask { graph, plan, name, how, constant, floors };
+            let _span = Span::part("encode", || name.clone());
             task.encoded(before, ranges.and_then(|ranges| ranges.rounded.get(name.as_str())))
         })
         .collect::<Result<_, QuantizeError>>()?;

@@ -1,6 +1,6 @@
 //! Prepares a model for a plan: runs passes, and converts it to a newer operator set if needed.
 
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{Model, Span};
 use serde::Serialize;
 
 use super::minimum_opset::{self, PlannedModel};
@@ -59,6 +59,7 @@ impl PreprocessedModel {
     /// operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
         config.check()?;
+        let _span = Span::stage("plan");
         let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
         let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
         let (pruned, pruning) = prune_only(model, &how, config.include.as_ref())?;

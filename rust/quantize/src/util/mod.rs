@@ -2,6 +2,7 @@
 //!
 //! Imports: nothing of this crate.
 
+pub(crate) mod chrome_trace;
 pub(crate) mod cpu;
 pub(crate) mod fnv;
 pub mod text;

@@ -6,7 +6,7 @@ mod speed;
 use std::slice;
 use std::time::{Duration, Instant};
 
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{Model, Span};
 
 use super::{not_finite, sensitivity, weight_sensitivity};
 use crate::apply::Quantized;
@@ -70,6 +70,7 @@ impl Quantized {
         if !self.is_checked_on(given.inputs) {
             return Ok(());
         }
+        let _span = Span::stage("check the outputs");
         let begun = Instant::now();
         let Control { threads, progress } = control;
         let mut check = Check { model, engine, given, threads, progress };

@@ -26,7 +26,7 @@ use quantize_rs_math::{
     Algorithm, Effort, Layout, QSpec, Rounded, ScaleBounds, WeightColumns, improve_columns,
     round_columns,
 };
-use quantize_rs_onnx::{DataType, Model};
+use quantize_rs_onnx::{DataType, Model, Span};
 use rayon::prelude::*;
 
 use crate::encode::{WeightTask, bias, scale_type};
@@ -171,6 +171,7 @@ pub(crate) fn round(
             let last = plan.config.last_algorithm();
             let last = if layers.diagonal { last.min(Algorithm::Scales) } else { last };
             let one = Layer { task: &task, map: weight.map, spans, inputs, factors, last };
+            let _span = Span::part("round", || weight.name.clone());
             let round = || control.on_thread(work.progress(), |stop| one.round(stop))?;
             if let Some(rounded) = state.once(&weight.name, || one.key(), round)? {
                 found.insert(weight.name.clone(), rounded);

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use quantize_rs_math::{Algorithm, WeightColumns, corrected_targets, output_error, round_columns};
-use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{DataType, Edit, Model, Span, Tensor, TensorProto, topological};
 
 use super::evidence::whole_columns;
 use super::layers::{LayerInput, LayerWeight, Layers};
@@ -72,6 +72,7 @@ impl Sequence<'_, '_> {
                 let (inputs, factors) = (Vec::new(), Vec::new());
                 let layer = Layer { task: &task, map, spans, inputs, factors, last };
                 let now = found.get(&weight.name);
+                let _span = Span::part("round again", || weight.name.clone());
                 let progress = work.progress();
                 let round = || {
                     control.on_thread(progress, |stop| layer.rounded_again(&paired, now, stop))?
