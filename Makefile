@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild attack fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -72,6 +72,11 @@ scale: $(VENV)/demo-ready
 # Every model of a folder in every way; see bench/README.md.
 wild: $(VENV)/demo-ready
 	$(BIN)/python bench/wild.py $(MODELS) $(ARGS)
+
+# Kills a process that saves, N times.
+N ?= 200
+attack:
+	KILLS=$(N) cargo test -p quantize-rs-onnx --test killed --locked -- --nocapture
 
 # Writes the fixtures anew, byte for byte what is checked in.
 fixtures: $(VENV)/created

@@ -1,10 +1,11 @@
 //! Checks and writes output files, and creates folders for them.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use quantize_rs::{Quantized, Report};
+use quantize_rs_onnx::write_file;
 
 use crate::failure::{Failure, said};
 use crate::interrupt;
@@ -44,33 +45,14 @@ pub(crate) fn save(quantized: &Quantized, path: &Path) -> Result<Report, Failure
     })
 }
 
-/// Writes a text file atomically.
+/// Writes a text file atomically: programs that have the old file open or mapped keep its bytes.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     interrupt::finishing(|| {
-        replace(&place(path), text).map_err(|error| refused(path, &said(&error)))
+        write_file(path, text.as_bytes()).map_err(|error| match error.io_error() {
+            Some(cause) => refused(path, &said(cause)),
+            None => refused(path, &error.kind().to_string()),
+        })
     })
-}
-
-/// Writes a temporary file in the same folder and renames it: programs that have the old file open
-/// or mapped keep the old bytes.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let existing = fs::metadata(path).ok().map(|metadata| metadata.permissions());
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".quantize-rs-").suffix(".tmp");
-    // The default mode of new files; the system applies the umask.
-    #[cfg(unix)]
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    if let Some(permissions) = &existing {
-        builder.permissions(permissions.clone());
-    }
-    let mut file = builder.tempfile_in(folder(path))?;
-    file.write_all(text.as_bytes())?;
-    if let Some(permissions) = existing {
-        file.as_file().set_permissions(permissions)?;
-    }
-    file.as_file().sync_all()?;
-    file.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }
 
 /// The absolute path with links resolved.

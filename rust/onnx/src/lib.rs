@@ -22,10 +22,12 @@ mod external;
 mod functions;
 mod map;
 mod model;
+mod new_file;
 mod opset;
 mod other_formats;
 mod save;
 mod schema;
+mod target;
 mod tensor;
 mod topological_sort;
 mod trace;
@@ -45,5 +47,6 @@ pub use schema::{
     OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
+pub use target::write_file;
 pub use tensor::Tensor;
 pub use trace::{FinishedSpan, Listening, Span, SpanLevel, SpanListener, listen};

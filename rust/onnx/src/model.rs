@@ -159,7 +159,7 @@ impl Model {
 
     /// Writes the model to `path` atomically.
     ///
-    /// The model is written to a temporary file in the same folder, synced and renamed. Links are
+    /// The model is written to a new file in the same folder, synced and renamed. Links are
     /// followed, and the mode of an existing file is kept. From 2 GiB on, weights are written to
     /// `<name>.data` as external data.
     ///

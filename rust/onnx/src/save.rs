@@ -1,19 +1,15 @@
 //! Writes a model atomically, without copying weights.
 
-use std::borrow::Cow;
-use std::collections::BTreeSet;
-use std::fs::{self, File, Permissions};
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-
-use tempfile::NamedTempFile;
 
 use crate::data;
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
-use crate::map;
 use crate::schema::{AttributeProto, GraphProto, ModelProto, TensorProto};
-use crate::wire::{Rope, Span};
+use crate::target::{Complete, Target};
+use crate::wire::Rope;
 use crate::{Raw, Tensor};
 
 /// A protobuf message has at most `i32::MAX` bytes; this is a little less, which all readers
@@ -99,29 +95,49 @@ pub(crate) fn save(
     limit: u64,
 ) -> Result<Saved, Error> {
     let target = Target::at(path)?;
+    target.clear_leftovers();
     let whole = inline_external(model, external)?;
     let rope = whole.rope();
     if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
-        return target.save_whole(&rope);
+        return save_whole(&target, &rope);
     }
     let (beside, name) = target.data_target();
-    let (slim, chunks, data_bytes) = externalize(whole, external, &name)?;
-    let rope = slim.rope();
-    require_fit(&rope)?;
+    let (mut slim, chunks, data_bytes) = externalize(&whole, external, &name)?;
     if chunks.is_empty() {
-        return target.save_whole(&rope);
+        let rope = slim.rope();
+        require_fit(&rope)?;
+        return save_whole(&target, &rope);
     }
-    let replaced = target.own_data();
-    let data = beside.write(|out| write_chunks(out, &chunks))?;
-    let file = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-    // The data is written first, under a new name: the existing model keeps its data until the
-    // complete new one replaces it. A failure to remove the old data afterwards does no harm.
-    let data = data.finish_new()?;
-    let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data)))?;
-    for old in &replaced {
-        let _ = fs::remove_file(old);
-    }
-    Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
+    require_fit(&slim.rope())?;
+    let mut data_path = beside.path().to_path_buf();
+    let mut data = beside.write(|out| write_chunks(out, &chunks))?;
+    // The data is in place first, under a new name: the existing model keeps its data until the
+    // complete new one replaces it.
+    let file = loop {
+        let file = write_rope(&target, &slim.rope())?;
+        match data.name_new(&data_path) {
+            Ok(()) => break file,
+            // Another process has taken the name meanwhile.
+            Err(cause) if cause.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(cause) => return Err(Error::io(cause, &data_path)),
+        }
+        let (other, name) = target.data_target();
+        data_path = other.path().to_path_buf();
+        slim = externalize(&whole, external, &name)?.0;
+    };
+    target.sync_folder();
+    let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data_path)))?;
+    Ok(Saved { path, bytes: slim.rope().len() as u64 + data_bytes, data: Some(data_path) })
+}
+
+/// Writes a model without external data.
+fn save_whole(target: &Target, rope: &Rope) -> Result<Saved, Error> {
+    let path = write_rope(target, rope)?.finish()?;
+    Ok(Saved { path, bytes: rope.len() as u64, data: None })
+}
+
+fn write_rope<'a>(target: &'a Target, rope: &Rope) -> Result<Complete<'a>, Error> {
+    target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))
 }
 
 /// Edits the tensors that `wanted` selects; messages without such tensors are not modified.
@@ -177,10 +193,11 @@ type ExternalChunks = Vec<(u64, bytes::Bytes)>;
 
 /// The model without its large tensors, these tensors, and their total size.
 fn externalize(
-    mut model: Raw<ModelProto>,
+    model: &Raw<ModelProto>,
     external: &External,
     location: &str,
 ) -> Result<(Raw<ModelProto>, ExternalChunks, u64), Error> {
+    let mut model = model.clone();
     let mut chunks = ExternalChunks::new();
     let mut end = 0u64;
     let large = |tensor: &TensorProto| {
@@ -208,161 +225,4 @@ fn write_chunks(out: &mut dyn Write, chunks: &ExternalChunks) -> io::Result<()> 
         at = offset + data.len() as u64;
     }
     Ok(())
-}
-
-/// A file to write.
-struct Target {
-    path: PathBuf,
-    existing: Option<Permissions>,
-}
-
-impl Target {
-    /// Resolves links, and refuses what is not a file.
-    fn at(path: &Path) -> Result<Target, Error> {
-        let refused = |what| Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)));
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => refused("a directory"),
-            Ok(metadata) if !metadata.is_file() => refused("a device, socket or pipe"),
-            Ok(metadata) => {
-                let path = path.canonicalize().map_err(|cause| Error::io(cause, path))?;
-                Ok(Target { path, existing: Some(metadata.permissions()) })
-            }
-            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match resolve_links(path) {
-                Some(path) if path.file_name().is_some() => Ok(Target { path, existing: None }),
-                _ => Err(Error::io(cause, path)),
-            },
-            Err(cause) => Err(Error::io(cause, path)),
-        }
-    }
-
-    fn name(&self) -> Cow<'_, str> {
-        self.path.file_name().unwrap_or_default().to_string_lossy()
-    }
-
-    /// A new data file next to this one, and its name. It gets the mode of this file.
-    fn data_target(&self) -> (Target, String) {
-        let mut name = format!("{}.data", self.name());
-        for number in 1u64.. {
-            if fs::symlink_metadata(self.path.with_file_name(&name)).is_err() {
-                break;
-            }
-            name = format!("{}.{number}.data", self.name());
-        }
-        let path = self.path.with_file_name(&name);
-        (Target { path, existing: self.existing.clone() }, name)
-    }
-
-    /// Writes a model without external data, and removes that of the model it replaces.
-    fn save_whole(&self, rope: &Rope) -> Result<Saved, Error> {
-        let replaced = self.own_data();
-        let file = self.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))?;
-        let path = file.finish()?;
-        for old in &replaced {
-            let _ = fs::remove_file(old);
-        }
-        Ok(Saved { path, bytes: rope.len() as u64, data: None })
-    }
-
-    /// The external data of the existing file that is named after it as by [`data_target`].
-    ///
-    /// [`data_target`]: Target::data_target
-    fn own_data(&self) -> BTreeSet<PathBuf> {
-        let model =
-            map::bytes_of(&self.path).and_then(|bytes| Raw::<ModelProto>::read(Span::whole(bytes)));
-        let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
-            return BTreeSet::new();
-        };
-        let own = |location: &str| {
-            let rest = location.strip_prefix(&*self.name())?;
-            let number = rest.strip_suffix(".data")?;
-            let counted = |digits: &str| {
-                !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())
-            };
-            let path = self.path.with_file_name(location);
-            let ours = number.is_empty() || number.strip_prefix('.').is_some_and(counted);
-            (ours && fs::symlink_metadata(&path).ok()?.is_file()).then_some(path)
-        };
-        let external = graph.tensors().filter(|tensor| tensor.is_external());
-        external.filter_map(|tensor| own(tensor.external_entry("location")?)).collect()
-    }
-
-    fn folder(&self) -> &Path {
-        match self.path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        }
-    }
-
-    /// The path of the file after the rename. Syncing the folder writes the rename to disk; systems
-    /// that do not support it may fail.
-    fn finished_path(&self) -> PathBuf {
-        if let Ok(folder) = File::open(self.folder()) {
-            let _ = folder.sync_all();
-        }
-        self.path.clone()
-    }
-
-    /// Writes and syncs a temporary file in the same folder; it is removed unless it is finished.
-    fn write(
-        &self,
-        contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<TempFile<'_>, Error> {
-        let failed = |cause| Error::io(cause, &self.path);
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".quantize-rs-").suffix(".tmp");
-        // The default mode of new files; the system applies the umask.
-        #[cfg(unix)]
-        let new_file: Option<Permissions> =
-            Some(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        #[cfg(not(unix))]
-        let new_file: Option<Permissions> = None;
-        if let Some(permissions) = self.existing.clone().or(new_file) {
-            builder.permissions(permissions);
-        }
-        let mut file = builder.tempfile_in(self.folder()).map_err(failed)?;
-        contents(file.as_file_mut()).map_err(failed)?;
-        if let Some(permissions) = &self.existing {
-            file.as_file().set_permissions(permissions.clone()).map_err(failed)?;
-        }
-        file.as_file().sync_all().map_err(failed)?;
-        Ok(TempFile { file, target: self })
-    }
-}
-
-/// The maximum number of consecutive links, as on Linux.
-const MAX_LINKS: usize = 40;
-
-/// The file at the end of a chain of links, which does not exist yet.
-fn resolve_links(path: &Path) -> Option<PathBuf> {
-    let mut path = path.to_path_buf();
-    for _ in 0..=MAX_LINKS {
-        match fs::read_link(&path) {
-            Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
-            Err(_) => return Some(path),
-        }
-    }
-    None
-}
-
-/// A complete temporary file before its rename.
-struct TempFile<'a> {
-    file: NamedTempFile,
-    target: &'a Target,
-}
-
-impl TempFile<'_> {
-    fn finish(self) -> Result<PathBuf, Error> {
-        let target = self.target;
-        self.file.persist(&target.path).map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.finished_path())
-    }
-
-    /// As [`TempFile::finish`], but does not replace a file that was created in the meantime.
-    fn finish_new(self) -> Result<PathBuf, Error> {
-        let target = self.target;
-        self.file
-            .persist_noclobber(&target.path)
-            .map_err(|error| Error::io(error.error, &target.path))?;
-        Ok(target.finished_path())
-    }
 }

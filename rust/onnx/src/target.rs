@@ -1,0 +1,201 @@
+//! The path of an output file: what may be replaced there, and the external data beside it.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fs::{self, File, Permissions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use crate::Raw;
+use crate::error::{Error, ErrorKind};
+use crate::map;
+use crate::new_file::{self, NewFile};
+use crate::schema::ModelProto;
+use crate::wire::Span;
+
+/// Writes a file atomically, as [`Model::save`](crate::Model::save) does.
+///
+/// # Errors
+/// The path is a directory or device, or the system reports an error.
+pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), Error> {
+    let target = Target::at(path.as_ref())?;
+    target.clear_leftovers();
+    target.write(|out| out.write_all(bytes))?.finish().map(drop)
+}
+
+/// A file to write.
+pub(crate) struct Target {
+    path: PathBuf,
+    existing: Option<Permissions>,
+}
+
+impl Target {
+    /// Resolves links, and refuses what is not a file.
+    pub(crate) fn at(path: &Path) -> Result<Target, Error> {
+        let refused = |what| Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)));
+        match fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => refused("a directory"),
+            Ok(metadata) if !metadata.is_file() => refused("a device, socket or pipe"),
+            Ok(metadata) => {
+                let path = path.canonicalize().map_err(|cause| Error::io(cause, path))?;
+                Ok(Target { path, existing: Some(metadata.permissions()) })
+            }
+            Err(cause) if cause.kind() == io::ErrorKind::NotFound => match resolve_links(path) {
+                Some(path) if path.file_name().is_some() => Ok(Target { path, existing: None }),
+                _ => Err(Error::io(cause, path)),
+            },
+            Err(cause) => Err(Error::io(cause, path)),
+        }
+    }
+
+    /// The path, with links resolved.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn name(&self) -> Cow<'_, str> {
+        self.path.file_name().unwrap_or_default().to_string_lossy()
+    }
+
+    /// A new data file next to this one, and its name. It gets the mode of this file.
+    pub(crate) fn data_target(&self) -> (Target, String) {
+        let mut name = format!("{}.data", self.name());
+        // The existing model may have lost its data: no other file gets that name.
+        let named = self.own_data().unwrap_or_default();
+        for number in 1u64.. {
+            let path = self.path.with_file_name(&name);
+            if !named.contains(&path) && fs::symlink_metadata(path).is_err() {
+                break;
+            }
+            name = format!("{}.{number}.data", self.name());
+        }
+        let path = self.path.with_file_name(&name);
+        (Target { path, existing: self.existing.clone() }, name)
+    }
+
+    /// The external data of the existing file that is named after it as by [`data_target`]. An
+    /// error only if the file cannot be read: what is not a model has no data.
+    ///
+    /// [`data_target`]: Target::data_target
+    fn own_data(&self) -> Result<BTreeSet<PathBuf>, Error> {
+        let model = match map::bytes_of(&self.path) {
+            Ok(bytes) => Raw::<ModelProto>::read(Span::whole(bytes)),
+            Err(error) if *error.kind() == ErrorKind::Io(io::ErrorKind::NotFound) => {
+                return Ok(BTreeSet::new());
+            }
+            Err(error) => return Err(error),
+        };
+        let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
+            return Ok(BTreeSet::new());
+        };
+        let own = |location: &str| {
+            let ours = models_of_data(location).contains(&&*self.name());
+            ours.then(|| self.path.with_file_name(location))
+        };
+        let external = graph.tensors().filter(|tensor| tensor.is_external());
+        Ok(external.filter_map(|tensor| own(tensor.external_entry("location")?)).collect())
+    }
+
+    /// Removes what killed processes left in the folder: incomplete files, and external data that
+    /// no model reads.
+    pub(crate) fn clear_leftovers(&self) {
+        for leftover in new_file::leftovers(self.folder()) {
+            for path in leftover.other_names() {
+                let name = path.file_name().unwrap_or_default().to_string_lossy();
+                let models = models_of_data(&name);
+                let unused = |model: &&str| {
+                    let model = Target { path: path.with_file_name(model), existing: None };
+                    model.own_data().is_ok_and(|own| !own.contains(&path))
+                };
+                if !models.is_empty() && models.iter().all(unused) {
+                    let _ = fs::remove_file(&path);
+                }
+            }
+            leftover.remove();
+        }
+    }
+
+    fn folder(&self) -> &Path {
+        match self.path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        }
+    }
+
+    /// Writes the renames in the folder to disk; systems that do not support it may fail.
+    pub(crate) fn sync_folder(&self) {
+        if let Ok(folder) = File::open(self.folder()) {
+            let _ = folder.sync_all();
+        }
+    }
+
+    /// Writes and syncs a new file in the same folder; it is removed unless it is finished.
+    pub(crate) fn write(
+        &self,
+        contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<Complete<'_>, Error> {
+        let written =
+            NewFile::create(self.folder(), self.existing.as_ref()).and_then(|mut file| {
+                contents(file.file())?;
+                file.file().sync_all()?;
+                Ok(file)
+            });
+        let file = written.map_err(|cause| Error::io(cause, &self.path))?;
+        Ok(Complete { file, target: self })
+    }
+}
+
+/// The names of the models whose external data may have this name; see [`Target::data_target`].
+fn models_of_data(name: &str) -> Vec<&str> {
+    let Some(model) = name.strip_suffix(".data") else { return Vec::new() };
+    let counted =
+        |digits: &str| !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit());
+    let numbered = model.rsplit_once('.').filter(|(_, digits)| counted(digits));
+    std::iter::once(model).chain(numbered.map(|(model, _)| model)).collect()
+}
+
+/// The maximum number of consecutive links, as on Linux.
+const MAX_LINKS: usize = 40;
+
+/// The file at the end of a chain of links, which does not exist yet.
+fn resolve_links(path: &Path) -> Option<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..=MAX_LINKS {
+        match fs::read_link(&path) {
+            Ok(link) => path = path.parent().unwrap_or(Path::new("")).join(link),
+            Err(_) => return Some(path),
+        }
+    }
+    None
+}
+
+/// A complete new file before it is in place.
+pub(crate) struct Complete<'a> {
+    file: NewFile,
+    target: &'a Target,
+}
+
+impl Complete<'_> {
+    /// Gives the file its name, as [`NewFile::link_new`] does.
+    pub(crate) fn name_new(&mut self, path: &Path) -> io::Result<()> {
+        self.file.link_new(path)
+    }
+
+    /// Replaces the file at the path, and removes its external data. A failure to remove the data
+    /// does no harm.
+    pub(crate) fn finish(self) -> Result<PathBuf, Error> {
+        let target = self.target;
+        let _others_wait = new_file::lock(target.folder());
+        let mut replaced = target.own_data().unwrap_or_default();
+        replaced.retain(|data| fs::symlink_metadata(data).is_ok_and(|data| data.is_file()));
+        let marks: Vec<_> =
+            replaced.iter().map(|data| (data, new_file::mark_for_removal(data))).collect();
+        self.file.replace(&target.path).map_err(|cause| Error::io(cause, &target.path))?;
+        target.sync_folder();
+        for (data, mark) in marks {
+            let _ = fs::remove_file(data);
+            drop(mark);
+        }
+        Ok(target.path.clone())
+    }
+}
