@@ -66,6 +66,9 @@ pub enum ErrorKind {
     /// The path is not that of a file, but of a directory or a device.
     #[error("is {0}, expected a file")]
     NotAFile(&'static str),
+    /// The file was changed while it was in use.
+    #[error("was changed, or could not be read any more, since it was opened: open it again")]
+    Changed,
     /// The operating system reported an error.
     #[error("{0}")]
     Io(std::io::ErrorKind),

@@ -2,26 +2,56 @@
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 
 use crate::data::{TensorInfo, place};
 use crate::error::{Error, ErrorKind};
-use crate::map;
+use crate::map::{Opened, Watch};
 use crate::schema::TensorProto;
 
-/// The folder that external data must be in, and the open files, by location.
+/// The bytes of all files of a model that are read into memory; further files are mapped.
+const MAX_READ_BYTES: u64 = 64 << 20;
+
+/// The open files of a model, and the folder that its external data must be in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
     folder: Option<PathBuf>,
-    files: Arc<Mutex<HashMap<String, Bytes>>>,
+    /// The model file.
+    model: Option<Watch>,
+    data: Arc<Mutex<Files>>,
+}
+
+/// The files of external data, by location.
+#[derive(Debug, Default)]
+struct Files {
+    opened: HashMap<String, Opened>,
+    /// The bytes that may still be read into memory.
+    max_read: u64,
 }
 
 impl External {
-    /// External data of a model in this folder.
-    pub(crate) fn in_folder(folder: &Path) -> External {
-        External { folder: Some(folder.to_path_buf()), files: Arc::default() }
+    /// The model file at `path`, and what is in its folder.
+    pub(crate) fn of_model(path: &Path) -> Result<(Bytes, External), Error> {
+        let Opened { bytes, watch } = Opened::at(path, MAX_READ_BYTES)?;
+        let folder = match path.canonicalize().ok().as_deref().and_then(Path::parent) {
+            Some(folder) => folder.to_path_buf(),
+            None => PathBuf::from("."),
+        };
+        let max_read = match watch {
+            Some(_) => 0,
+            None => MAX_READ_BYTES - bytes.len() as u64,
+        };
+        let data = Arc::new(Mutex::new(Files { opened: HashMap::new(), max_read }));
+        Ok((bytes, External { folder: Some(folder), model: watch, data }))
+    }
+
+    /// An error if one of the files was changed since it was opened.
+    pub(crate) fn unchanged(&self) -> Result<(), Error> {
+        let files = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        let data = files.opened.values().filter_map(|file| file.watch.as_ref());
+        self.model.iter().chain(data).try_for_each(Watch::unchanged)
     }
 
     /// The elements of `proto`, as a slice of the mapped file.
@@ -69,17 +99,21 @@ impl External {
             .folder
             .as_deref()
             .ok_or("has no folder to be in: the model was given as bytes; give its path instead")?;
-        let mut files = self.files.lock().map_err(|_| "could not be opened")?;
+        let mut files = self.data.lock().map_err(|_| "could not be opened")?;
         // Open files stay available, even after a save over this model removed its data.
-        if let Some(bytes) = files.get(location) {
-            return Ok(bytes.clone());
+        if let Some(file) = files.opened.get(location) {
+            return Ok(file.bytes.clone());
         }
         let path = contained(folder, location)?;
-        let bytes = map::bytes_of(&path).map_err(|error| match error.io_error() {
+        let file = Opened::at(&path, files.max_read).map_err(|error| match error.io_error() {
             Some(cause) => format!("could not be read: {cause}"),
             None => format!("could not be read: {error}"),
         })?;
-        files.insert(location.to_owned(), bytes.clone());
+        let bytes = file.bytes.clone();
+        if file.watch.is_none() {
+            files.max_read -= bytes.len() as u64;
+        }
+        files.opened.insert(location.to_owned(), file);
         Ok(bytes)
     }
 }

@@ -1,8 +1,8 @@
 //! Reads and writes ONNX files without loss: bytes to [`Model`] and back.
 //!
-//! A model is opened from a path (memory-mapped, not read) or from bytes, and checked once. Only
-//! [`Model::apply`] changes it. Unedited messages are written as the bytes they were read from:
-//! unknown fields, unusual encodings, weights of any size.
+//! A model is opened from a path (large files are memory-mapped, not read) or from bytes, and
+//! checked once. Only [`Model::apply`] changes it. Unedited messages are written as the bytes they
+//! were read from: unknown fields, unusual encodings, weights of any size.
 //!
 //! ```
 //! use quantize_rs_onnx::Model;
@@ -20,6 +20,8 @@ mod edit;
 mod error;
 mod external;
 mod functions;
+#[cfg(unix)]
+mod guard;
 mod map;
 mod model;
 mod new_file;

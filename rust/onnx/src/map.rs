@@ -1,39 +1,145 @@
 //! Memory for large data: memory-mapped files, small files read into memory, and buffers for large
-//! tensors. The only module of this crate with `unsafe`.
+//! tensors.
 
 use std::fs::{self, File, Metadata};
-use std::io::{Read, Write};
-use std::path::Path;
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use memmap2::{Mmap, MmapMut};
 
 use crate::error::{Error, ErrorKind};
+#[cfg(unix)]
+use crate::guard::Guarded;
 
-/// Smaller files are read: a copy costs less than a mapping, and cannot change afterwards.
-const MIN_MAPPED_BYTES: u64 = 1 << 20;
+/// A file that is open.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    /// Its bytes. Cloning or slicing them copies nothing.
+    pub(crate) bytes: Bytes,
+    /// How to see whether it was changed; `None` for a file in memory.
+    pub(crate) watch: Option<Watch>,
+}
 
-/// The bytes of a file. Cloning or slicing them copies nothing.
-pub(crate) fn bytes_of(path: &Path) -> Result<Bytes, Error> {
-    let failed = |cause| Error::io(cause, path);
-    // Checked before opening, because opening a pipe waits for a writer, and after opening, because
-    // the file may have been replaced in between.
-    require_file(&fs::metadata(path).map_err(failed)?, path)?;
-    let mut file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    require_file(&metadata, path)?;
-    if metadata.len() < MIN_MAPPED_BYTES {
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(failed)?;
-        return Ok(bytes.into());
+impl Opened {
+    /// Opens a file. With at most `max_read` bytes it is read into memory, where nothing changes
+    /// it; a larger one is mapped.
+    pub(crate) fn at(path: &Path, max_read: u64) -> Result<Opened, Error> {
+        let failed = |cause| Error::io(cause, path);
+        // Checked before opening, because opening a pipe waits for a writer, and after opening,
+        // because the file may have been replaced in between.
+        require_file(&fs::metadata(path).map_err(failed)?, path)?;
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        require_file(&metadata, path)?;
+        let stamp = Stamp::of(&metadata);
+        if stamp.len <= max_read {
+            let mut bytes = Vec::new();
+            // One byte more, to see the end.
+            let len = usize::try_from(stamp.len).unwrap_or(usize::MAX).saturating_add(1);
+            bytes.try_reserve_exact(len).map_err(|_| failed(io::ErrorKind::OutOfMemory.into()))?;
+            (&file).take(stamp.len + 1).read_to_end(&mut bytes).map_err(failed)?;
+            let same = Stamp::of(&file.metadata().map_err(failed)?) == stamp;
+            if !same || bytes.len() as u64 != stamp.len {
+                return Err(changed(path));
+            }
+            return Ok(Opened { bytes: bytes.into(), watch: None });
+        }
+        // SAFETY: the mapping is read-only and private, and lives as long as the `Bytes` that own
+        // it. The remaining risk, shared by every program that maps files, is that another process
+        // changes the file in the meantime. That it becomes shorter does not end the process, see
+        // `guard`, and results are not given out once `Watch` finds a change. Our own writer never
+        // changes a file: it writes a new one and renames it into place, so that an old mapping
+        // keeps the old file.
+        let map = Mapping::new(unsafe { Mmap::map(&file) }.map_err(failed)?);
+        let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let watch = Watch { path, stamp, map: Arc::clone(&map.0) };
+        Ok(Opened { bytes: Bytes::from_owner(map), watch: Some(watch) })
     }
-    // SAFETY: the mapping is read-only and private, and lives as long as the `Bytes` that own it.
-    // The remaining risk, shared by every program that maps files, is that another process shortens
-    // the file in the meantime. Our own writer never does: it writes a new file and renames it into
-    // place, so that an old mapping keeps the old file.
-    let map = unsafe { Mmap::map(&file) }.map_err(failed)?;
-    Ok(Bytes::from_owner(map))
+}
+
+fn changed(path: &Path) -> Error {
+    Error::new(ErrorKind::Changed).at(Some(path))
+}
+
+/// On Windows, a mapped file cannot be shortened.
+#[cfg(not(unix))]
+type Guarded = Mmap;
+
+#[derive(Clone)]
+struct Mapping(Arc<Guarded>);
+
+impl Mapping {
+    fn new(map: Mmap) -> Mapping {
+        #[cfg(unix)]
+        let map = Guarded::new(map);
+        Mapping(Arc::new(map))
+    }
+}
+
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        self.0.as_ref().as_ref()
+    }
+}
+
+/// What a write to a file changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Stamp {
+    len: u64,
+    modified: Option<SystemTime>,
+    /// Device and number of the file, where the system has them.
+    file: (u64, u64),
+}
+
+impl Stamp {
+    fn of(metadata: &Metadata) -> Stamp {
+        #[cfg(unix)]
+        let file = {
+            use std::os::unix::fs::MetadataExt;
+            (metadata.dev(), metadata.ino())
+        };
+        #[cfg(not(unix))]
+        let file = (0, 0);
+        Stamp { len: metadata.len(), modified: metadata.modified().ok(), file }
+    }
+}
+
+/// Sees whether a mapped file was changed since it was opened.
+#[derive(Clone)]
+pub(crate) struct Watch {
+    path: PathBuf,
+    stamp: Stamp,
+    #[cfg_attr(not(unix), allow(dead_code))] // it is not shortened there
+    map: Arc<Guarded>,
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Watch({:?}, {:?})", self.path, self.stamp)
+    }
+}
+
+impl Watch {
+    /// An error if the file was changed, or could not be read any more.
+    ///
+    /// The file itself is not kept open, since a model may have hundreds. A file that was moved, or
+    /// that another one replaced, keeps its bytes.
+    pub(crate) fn unchanged(&self) -> Result<(), Error> {
+        #[cfg(unix)]
+        if self.map.is_lost() {
+            return Err(changed(&self.path));
+        }
+        let Ok(metadata) = fs::metadata(&self.path) else { return Ok(()) };
+        let now = Stamp::of(&metadata);
+        if now.file == self.stamp.file && now != self.stamp {
+            return Err(changed(&self.path));
+        }
+        Ok(())
+    }
 }
 
 fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {

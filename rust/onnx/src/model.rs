@@ -9,7 +9,6 @@ use crate::data;
 use crate::edit::{self, Edit};
 use crate::error::{Error, ErrorKind};
 use crate::external::External;
-use crate::map;
 use crate::other_formats;
 use crate::save::{self, ExternalDataSplit, Saved};
 use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
@@ -29,7 +28,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model file; large files are memory-mapped.
+    /// Opens a model file. Its weights are memory-mapped from 64 MiB on, together with its data.
     ///
     /// External data is read from the folder of the model.
     ///
@@ -38,13 +37,11 @@ impl Model {
     pub fn open(path: impl AsRef<Path>) -> Result<Model, Error> {
         let _span = trace::Span::stage("open");
         let path = path.as_ref();
-        let bytes = map::bytes_of(path)?;
-        let folder = match path.canonicalize().ok().as_deref().and_then(Path::parent) {
-            Some(folder) => folder.to_path_buf(),
-            None => PathBuf::from("."),
-        };
-        Model::read(bytes, External::in_folder(&folder), Some(path))
-            .map_err(|error| error.at(Some(path)))
+        let (bytes, external) = External::of_model(path)?;
+        let files = external.clone();
+        let model = Model::read(bytes, external, Some(path));
+        files.unchanged()?;
+        model.map_err(|error| error.at(Some(path)))
     }
 
     /// Reads a model from the bytes of a file. Models with external data cannot be read this way.
@@ -126,6 +123,17 @@ impl Model {
         data::tensor(proto, &self.external).map_err(|error| error.at(self.path()))
     }
 
+    /// An error if a mapped file of the model was changed since it was opened: what was read from
+    /// it meanwhile may be anything.
+    ///
+    /// [`Model::save`], [`Model::to_bytes`] and [`Model::split`] call this.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Changed`], with the path of the file.
+    pub fn unchanged(&self) -> Result<(), Error> {
+        self.external.unchanged()
+    }
+
     /// Applies all of `edits`, sorts the nodes, and checks the result.
     ///
     /// # Errors
@@ -142,9 +150,11 @@ impl Model {
     /// The model as the bytes of one file, including external data.
     ///
     /// # Errors
-    /// [`ErrorKind::TooLarge`] from 2 GiB on.
+    /// [`ErrorKind::TooLarge`] from 2 GiB on, or [`ErrorKind::Changed`].
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        save::to_bytes(&self.proto, &self.external)
+        let bytes = save::to_bytes(&self.proto, &self.external);
+        self.unchanged()?;
+        bytes
     }
 
     /// The model as bytes without the initializers of the main graph that `apart` selects, and
@@ -154,7 +164,9 @@ impl Model {
     /// [`ErrorKind::TooLarge`] when the rest is still 2 GiB, or a selected initializer consists of
     /// strings.
     pub fn split(&self, apart: impl Fn(&TensorProto) -> bool) -> Result<ExternalDataSplit, Error> {
-        save::split(&self.proto, &self.external, &apart)
+        let split = save::split(&self.proto, &self.external, &apart);
+        self.unchanged()?;
+        split
     }
 
     /// Writes the model to `path` atomically.
@@ -170,7 +182,8 @@ impl Model {
     ///
     /// # Errors
     /// The path is a directory or device, the model is too large even without its weights
-    /// ([`ErrorKind::TooLarge`]), or the system reports an error; no temporary files are left.
+    /// ([`ErrorKind::TooLarge`]), a file it is read from was changed ([`ErrorKind::Changed`]), or
+    /// the system reports an error; no temporary files are left.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, Error> {
         self.save_within(path, save::PROTOBUF_LIMIT)
     }

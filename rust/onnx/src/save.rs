@@ -99,22 +99,24 @@ pub(crate) fn save(
     let whole = inline_external(model, external)?;
     let rope = whole.rope();
     if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
-        return save_whole(&target, &rope);
+        return save_whole(&target, &rope, external);
     }
     let (beside, name) = target.data_target();
     let (mut slim, chunks, data_bytes) = externalize(&whole, external, &name)?;
     if chunks.is_empty() {
         let rope = slim.rope();
         require_fit(&rope)?;
-        return save_whole(&target, &rope);
+        return save_whole(&target, &rope, external);
     }
     require_fit(&slim.rope())?;
     let mut data_path = beside.path().to_path_buf();
-    let mut data = beside.write(|out| write_chunks(out, &chunks))?;
+    let data = beside.write(|out| write_chunks(out, &chunks));
+    external.unchanged()?;
+    let mut data = data?;
     // The data is in place first, under a new name: the existing model keeps its data until the
     // complete new one replaces it.
     let file = loop {
-        let file = write_rope(&target, &slim.rope())?;
+        let file = write_rope(&target, &slim.rope(), external)?;
         match data.name_new(&data_path) {
             Ok(()) => break file,
             // Another process has taken the name meanwhile.
@@ -131,13 +133,21 @@ pub(crate) fn save(
 }
 
 /// Writes a model without external data.
-fn save_whole(target: &Target, rope: &Rope) -> Result<Saved, Error> {
-    let path = write_rope(target, rope)?.finish()?;
+fn save_whole(target: &Target, rope: &Rope, external: &External) -> Result<Saved, Error> {
+    let path = write_rope(target, rope, external)?.finish()?;
     Ok(Saved { path, bytes: rope.len() as u64, data: None })
 }
 
-fn write_rope<'a>(target: &'a Target, rope: &Rope) -> Result<Complete<'a>, Error> {
-    target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)))
+/// Writes a model file, if the files it was read from are unchanged. If they are not, writing may
+/// have failed for that reason.
+fn write_rope<'a>(
+    target: &'a Target,
+    rope: &Rope,
+    external: &External,
+) -> Result<Complete<'a>, Error> {
+    let written = target.write(|out| rope.parts().try_for_each(|part| out.write_all(part)));
+    external.unchanged()?;
+    written
 }
 
 /// Edits the tensors that `wanted` selects; messages without such tensors are not modified.

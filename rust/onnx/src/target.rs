@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Raw;
 use crate::error::{Error, ErrorKind};
-use crate::map;
+use crate::map::Opened;
 use crate::new_file::{self, NewFile};
 use crate::schema::ModelProto;
 use crate::wire::Span;
@@ -22,6 +22,9 @@ pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), Error> {
     target.clear_leftovers();
     target.write(|out| out.write_all(bytes))?.finish().map(drop)
 }
+
+/// A larger file that is to be replaced is mapped to read the names of its external data.
+const MAX_READ_BYTES: u64 = 1 << 20;
 
 /// A file to write.
 pub(crate) struct Target {
@@ -78,8 +81,8 @@ impl Target {
     ///
     /// [`data_target`]: Target::data_target
     fn own_data(&self) -> Result<BTreeSet<PathBuf>, Error> {
-        let model = match map::bytes_of(&self.path) {
-            Ok(bytes) => Raw::<ModelProto>::read(Span::whole(bytes)),
+        let model = match Opened::at(&self.path, MAX_READ_BYTES) {
+            Ok(file) => Raw::<ModelProto>::read(Span::whole(file.bytes)),
             Err(error) if *error.kind() == ErrorKind::Io(io::ErrorKind::NotFound) => {
                 return Ok(BTreeSet::new());
             }

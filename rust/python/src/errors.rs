@@ -92,6 +92,7 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
         ErrorKind::External { location, .. } => {
             model("ExternalDataError").with("location", location).raise()
         }
+        ErrorKind::Changed => model("ModelError").raise(),
         ErrorKind::TooLarge { .. } => {
             model("UnsupportedModelError").with("feature", "models of 2 GiB in one piece").raise()
         }

@@ -12,7 +12,7 @@ use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
 use crate::encode::{WeightCache, encode_cached};
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::plan::Consumers;
@@ -67,9 +67,11 @@ impl Plan {
         model: &Model,
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
-        let quantized = self.apply_cached(model, ranges, None)?;
-        quantized.refuse_larger()?;
-        Ok(quantized)
+        while_unchanged(&[model], || {
+            let quantized = self.apply_cached(model, ranges, None)?;
+            quantized.refuse_larger()?;
+            Ok(quantized)
+        })
     }
 
     /// As [`Plan::apply`], with a cache of encoded weights for comparisons that quantize one model

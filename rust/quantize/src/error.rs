@@ -386,3 +386,14 @@ impl From<CalibrationError> for QuantizeError {
         QuantizeError::new(error.into())
     }
 }
+
+/// The outcome of `work` on these models, unless a file of one was changed meanwhile: then what was
+/// read may be anything, and so may the outcome.
+pub(crate) fn while_unchanged<T>(
+    models: &[&quantize_rs_onnx::Model],
+    work: impl FnOnce() -> Result<T, QuantizeError>,
+) -> Result<T, QuantizeError> {
+    let outcome = work();
+    models.iter().try_for_each(|model| model.unchanged())?;
+    outcome
+}

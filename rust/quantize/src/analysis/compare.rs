@@ -17,6 +17,7 @@ use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::pair::Pair;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
+use crate::error::while_unchanged;
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
 use crate::report::{Accuracy, Assessment, Origin, OutputRow, Speed, worst_sqnr};
@@ -83,54 +84,56 @@ pub fn compare(
     options: &CompareOptions,
     mut control: Control<'_>,
 ) -> Result<Comparison, QuantizeError> {
-    same_inputs(original, quantized)?;
-    let (observed, not_compared) = outputs(original, quantized)?;
-    let scored = scored(original, &observed, options)?;
+    while_unchanged(&[original, quantized], || {
+        same_inputs(original, quantized)?;
+        let (observed, not_compared) = outputs(original, quantized)?;
+        let scored = scored(original, &observed, options)?;
 
-    let pair = Pair { engine, second: quantized };
-    let mut samples = First { samples, first: None };
-    let keeps = options.metric.is_some();
-    let observer = || OutputComparer::new(&observed, &scored, keeps);
-    let RunOutcome { observers, samples: count, engine: name, notes } =
-        observe(original, &observed, &pair, &mut samples, &mut control, observer)?;
-    let (mut seen, mut kept) = (Vec::new(), Vec::new());
-    for observer in observers {
-        seen.extend(observer.done);
-        kept.extend(observer.kept);
-    }
-    seen.sort_by_key(|(number, _)| *number);
-    kept.sort_by_key(|(number, _)| *number);
-    let kept: Vec<SampleOutputs> = kept.into_iter().map(|(_, outputs)| outputs).collect();
+        let pair = Pair { engine, second: quantized };
+        let mut samples = First { samples, first: None };
+        let keeps = options.metric.is_some();
+        let observer = || OutputComparer::new(&observed, &scored, keeps);
+        let RunOutcome { observers, samples: count, engine: name, notes } =
+            observe(original, &observed, &pair, &mut samples, &mut control, observer)?;
+        let (mut seen, mut kept) = (Vec::new(), Vec::new());
+        for observer in observers {
+            seen.extend(observer.done);
+            kept.extend(observer.kept);
+        }
+        seen.sort_by_key(|(number, _)| *number);
+        kept.sort_by_key(|(number, _)| *number);
+        let kept: Vec<SampleOutputs> = kept.into_iter().map(|(_, outputs)| outputs).collect();
 
-    let outputs: Vec<OutputRow> =
-        observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
-    let accuracy = match &options.metric {
-        Some(metric) => Some(metric.accuracy(&observed, &kept)?),
-        None => accuracy(&observed, &scored, &seen, options)?,
-    };
-    let mut go_on = || (control.progress)(Progress::of(count, Some(count)));
-    let first = samples.first.unwrap_or_default();
-    let speed = match &options.latency {
-        Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,
-        None => None,
-    };
-    let kernels = engine.kernels(quantized, &first)?.map(Kernels::of);
-    let mut comparison = Comparison {
-        outputs,
-        not_compared,
-        accuracy,
-        bytes_original: original.byte_len(),
-        bytes_quantized: quantized.byte_len(),
-        speed,
-        kernels,
-        samples: count,
-        engine: name.to_owned(),
-        notes,
-        warnings: Vec::new(),
-        origin: Origin::of(&[original, quantized]),
-    };
-    comparison.warn();
-    Ok(comparison)
+        let outputs: Vec<OutputRow> =
+            observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
+        let accuracy = match &options.metric {
+            Some(metric) => Some(metric.accuracy(&observed, &kept)?),
+            None => accuracy(&observed, &scored, &seen, options)?,
+        };
+        let mut go_on = || (control.progress)(Progress::of(count, Some(count)));
+        let first = samples.first.unwrap_or_default();
+        let speed = match &options.latency {
+            Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,
+            None => None,
+        };
+        let kernels = engine.kernels(quantized, &first)?.map(Kernels::of);
+        let mut comparison = Comparison {
+            outputs,
+            not_compared,
+            accuracy,
+            bytes_original: original.byte_len(),
+            bytes_quantized: quantized.byte_len(),
+            speed,
+            kernels,
+            samples: count,
+            engine: name.to_owned(),
+            notes,
+            warnings: Vec::new(),
+            origin: Origin::of(&[original, quantized]),
+        };
+        comparison.warn();
+        Ok(comparison)
+    })
 }
 
 /// Rejects models with different inputs.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use quantize_rs_onnx::Model;
 
 use crate::calibrate::engine::{Engine, Sample, TimedSession};
-use crate::error::CalibrationErrorKind as Kind;
+use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
 use crate::report::{Latencies, Latency, Speed};
 use crate::{CalibrationError, Config, QuantizeError};
 
@@ -86,37 +86,41 @@ pub fn latency(
     options: &LatencyOptions,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Latencies>, QuantizeError> {
-    options.check()?;
-    let mut timed = Vec::new();
-    let (mut name, mut threads) = (engine.name(), options.threads);
-    for model in models {
-        let Some(ready) = engine.timed(model, sample, options.threads)? else { return Ok(None) };
-        name = ready.engine().unwrap_or(name);
-        threads = ready.threads().unwrap_or(threads);
-        timed.push(Contender { ready, turn: 1, times: Vec::new() });
-    }
-    let mut ask = || if go_on() { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) };
-    for contender in &mut timed {
-        ask()?;
-        contender.warm_up(options)?;
-    }
-    let begun = Instant::now();
-    let mut round = 0;
-    while timed.iter().any(|contender| contender.times.len() < options.runs) {
-        let late = begun.elapsed().as_secs_f64() >= options.seconds;
-        if late && timed.iter().all(|contender| contender.times.len() >= MIN_RUNS) {
-            break;
+    while_unchanged(models, || {
+        options.check()?;
+        let mut timed = Vec::new();
+        let (mut name, mut threads) = (engine.name(), options.threads);
+        for model in models {
+            let Some(ready) = engine.timed(model, sample, options.threads)? else {
+                return Ok(None);
+            };
+            name = ready.engine().unwrap_or(name);
+            threads = ready.threads().unwrap_or(threads);
+            timed.push(Contender { ready, turn: 1, times: Vec::new() });
         }
-        // The order rotates, so that no model always follows the heaviest one.
-        let count = timed.len();
-        for place in 0..count {
+        let mut ask = || if go_on() { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) };
+        for contender in &mut timed {
             ask()?;
-            timed[(round + place) % count].take_turn(options)?;
+            contender.warm_up(options)?;
         }
-        round += 1;
-    }
-    let models = timed.into_iter().map(|contender| Latency::of(contender.times)).collect();
-    Ok(Some(Latencies { engine: name.to_owned(), threads, models }))
+        let begun = Instant::now();
+        let mut round = 0;
+        while timed.iter().any(|contender| contender.times.len() < options.runs) {
+            let late = begun.elapsed().as_secs_f64() >= options.seconds;
+            if late && timed.iter().all(|contender| contender.times.len() >= MIN_RUNS) {
+                break;
+            }
+            // The order rotates, so that no model always follows the heaviest one.
+            let count = timed.len();
+            for place in 0..count {
+                ask()?;
+                timed[(round + place) % count].take_turn(options)?;
+            }
+            round += 1;
+        }
+        let models = timed.into_iter().map(|contender| Latency::of(contender.times)).collect();
+        Ok(Some(Latencies { engine: name.to_owned(), threads, models }))
+    })
 }
 
 /// Measures both models on a sample; `None` for an engine that does not measure latency.

@@ -13,7 +13,7 @@ use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::calibrate::pair::OffsetSink;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
-use crate::error::CalibrationErrorKind as Kind;
+use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
@@ -79,52 +79,56 @@ pub fn layer_errors(
     samples: &mut dyn Samples,
     control: Control<'_>,
 ) -> Result<LayerErrors, QuantizeError> {
-    let Control { threads, progress } = control;
-    same_inputs(original, quantized)?;
-    // 16-bit floats are compared as the float32 values that replace them.
-    let (original, quantized) = (&transform::widened(original)?, &transform::widened(quantized)?);
-    let rows = matching(original, quantized)?;
-    let Some(first) = samples.next_sample().transpose()? else {
-        let reason = "the source is empty".to_owned();
-        return Err(CalibrationError::new(Kind::NoSamples { reason }).into());
-    };
-    let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
-    let groups = groups(original, engine, &first, &names)?;
-    let mut all = SampleBuffer::one(first);
-    if groups.len() > 1 {
-        while let Some(sample) = samples.next_sample().transpose()? {
-            all.push(sample);
-        }
-    }
-    let total = samples.len_hint().map(|left| (left + all.len()) * groups.len());
-    let mut found: BTreeMap<String, [Deviation; 2]> = BTreeMap::new();
-    let (mut done, mut count, mut who, mut notes) = (0, 0, engine.name(), Vec::new());
-    for group in &groups {
-        let parts = extract(quantized, &names, group)?;
-        let trio = Trio { engine, quantized, parts: &parts, names: &names, group };
-        let observed = trio.observed();
-        let mut shown = |now: Progress| progress(Progress::of(done + now.done, total));
-        let control = &mut Control { threads, progress: &mut shown };
-        let observer = || DeviationCollector::new(group);
-        let mut chained = all.again(samples);
-        let RunOutcome { observers, samples: ran, engine: name, notes: said } =
-            observe(original, &observed, &trio, &mut chained, control, observer)?;
-        let mut seen: Vec<_> = observers.into_iter().flat_map(|observer| observer.done).collect();
-        seen.sort_by_key(|(number, _)| *number);
-        for (_, values) in seen {
-            for (name, values) in group.iter().zip(values) {
-                let sums = found.entry(name.clone()).or_default();
-                *sums = [sums[0].and(values[0]), sums[1].and(values[1])];
+    while_unchanged(&[original, quantized], || {
+        let Control { threads, progress } = control;
+        same_inputs(original, quantized)?;
+        // 16-bit floats are compared as the float32 values that replace them.
+        let (original, quantized) =
+            (&transform::widened(original)?, &transform::widened(quantized)?);
+        let rows = matching(original, quantized)?;
+        let Some(first) = samples.next_sample().transpose()? else {
+            let reason = "the source is empty".to_owned();
+            return Err(CalibrationError::new(Kind::NoSamples { reason }).into());
+        };
+        let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
+        let groups = groups(original, engine, &first, &names)?;
+        let mut all = SampleBuffer::one(first);
+        if groups.len() > 1 {
+            while let Some(sample) = samples.next_sample().transpose()? {
+                all.push(sample);
             }
         }
-        (done, count, who, notes) = (done + ran, ran, name, said);
-    }
-    let values = rows.into_iter().map(|row| {
-        let [accumulated, own] = found.get(&row.name).copied().unwrap_or_default();
-        LayerError { own: own.metrics(), accumulated: accumulated.metrics(), ..row }
-    });
-    let (values, origin) = (values.collect(), Origin::of(&[original, quantized]));
-    Ok(LayerErrors { values, samples: count, engine: who.to_owned(), notes, origin })
+        let total = samples.len_hint().map(|left| (left + all.len()) * groups.len());
+        let mut found: BTreeMap<String, [Deviation; 2]> = BTreeMap::new();
+        let (mut done, mut count, mut who, mut notes) = (0, 0, engine.name(), Vec::new());
+        for group in &groups {
+            let parts = extract(quantized, &names, group)?;
+            let trio = Trio { engine, quantized, parts: &parts, names: &names, group };
+            let observed = trio.observed();
+            let mut shown = |now: Progress| progress(Progress::of(done + now.done, total));
+            let control = &mut Control { threads, progress: &mut shown };
+            let observer = || DeviationCollector::new(group);
+            let mut chained = all.again(samples);
+            let RunOutcome { observers, samples: ran, engine: name, notes: said } =
+                observe(original, &observed, &trio, &mut chained, control, observer)?;
+            let mut seen: Vec<_> =
+                observers.into_iter().flat_map(|observer| observer.done).collect();
+            seen.sort_by_key(|(number, _)| *number);
+            for (_, values) in seen {
+                for (name, values) in group.iter().zip(values) {
+                    let sums = found.entry(name.clone()).or_default();
+                    *sums = [sums[0].and(values[0]), sums[1].and(values[1])];
+                }
+            }
+            (done, count, who, notes) = (done + ran, ran, name, said);
+        }
+        let values = rows.into_iter().map(|row| {
+            let [accumulated, own] = found.get(&row.name).copied().unwrap_or_default();
+            LayerError { own: own.metrics(), accumulated: accumulated.metrics(), ..row }
+        });
+        let (values, origin) = (values.collect(), Origin::of(&[original, quantized]));
+        Ok(LayerErrors { values, samples: count, engine: who.to_owned(), notes, origin })
+    })
 }
 
 /// Float32 values that nodes of both models compute under the same name, in the order of

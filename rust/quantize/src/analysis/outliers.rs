@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use crate::QuantizeError;
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::transform::{channels, floats, lifted};
@@ -98,38 +98,40 @@ pub struct OutlierChannel {
 /// # Errors
 /// A fence that is negative or not finite, or NaN or infinity in a weight.
 pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, QuantizeError> {
-    let OutlierOptions { fence, most } = *options;
-    if !(fence >= 0.0 && fence.is_finite()) {
-        return Err(QuantizeError::option("fence", format!("is {fence}, expected 0 or more")));
-    }
-    let lifted = lifted(model)?;
-    let graph = Graph::of(&lifted)?;
-    let mut weights = Vec::new();
-    for constant in uses::constants(&graph).iter().filter(|constant| constant.is_weight()) {
-        let name = graph.values[constant.anchor].name;
-        let tensor = graph.model.tensor(constant.tensor)?;
-        let Some(values) = floats(&tensor).map_err(|index| not_finite(name, index))? else {
-            continue;
-        };
-        let (layout, axis) = channels(name, constant, true)?;
-        let op_type = constant.multipliers(&graph).next().map(|node| node.op_type.clone());
-        let mut found = WeightOutliers {
-            name: name.to_owned(),
-            op_type: op_type.unwrap_or_default(),
-            shape: tensor.shape,
-            elements: values.len(),
-            fences: (0.0, 0.0),
-            reach: 0.0,
-            beyond: 0,
-            furthest: Vec::new(),
-            axis,
-            channels: Vec::new(),
-        };
-        found.look_at(&values, &layout, fence, most);
-        weights.push(found);
-    }
-    weights.sort_by(|one, other| other.reach.total_cmp(&one.reach));
-    Ok(Outliers { fence, weights })
+    while_unchanged(&[model], || {
+        let OutlierOptions { fence, most } = *options;
+        if !(fence >= 0.0 && fence.is_finite()) {
+            return Err(QuantizeError::option("fence", format!("is {fence}, expected 0 or more")));
+        }
+        let lifted = lifted(model)?;
+        let graph = Graph::of(&lifted)?;
+        let mut weights = Vec::new();
+        for constant in uses::constants(&graph).iter().filter(|constant| constant.is_weight()) {
+            let name = graph.values[constant.anchor].name;
+            let tensor = graph.model.tensor(constant.tensor)?;
+            let Some(values) = floats(&tensor).map_err(|index| not_finite(name, index))? else {
+                continue;
+            };
+            let (layout, axis) = channels(name, constant, true)?;
+            let op_type = constant.multipliers(&graph).next().map(|node| node.op_type.clone());
+            let mut found = WeightOutliers {
+                name: name.to_owned(),
+                op_type: op_type.unwrap_or_default(),
+                shape: tensor.shape,
+                elements: values.len(),
+                fences: (0.0, 0.0),
+                reach: 0.0,
+                beyond: 0,
+                furthest: Vec::new(),
+                axis,
+                channels: Vec::new(),
+            };
+            found.look_at(&values, &layout, fence, most);
+            weights.push(found);
+        }
+        weights.sort_by(|one, other| other.reach.total_cmp(&one.reach));
+        Ok(Outliers { fence, weights })
+    })
 }
 
 fn not_finite(name: &str, index: usize) -> QuantizeError {

@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use quantize_rs_onnx::{Model, Span};
 
+use crate::error::while_unchanged;
 use crate::transform::half_precision;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -63,70 +64,72 @@ pub fn calibrate(
     method: &Method,
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let observed = collect::observed_values(model, plan);
-    let layers = weights::layers(model, plan)?;
-    let half = plan.config.float_type;
-    let cached = plan.config.kv_cache.is_some();
-    if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
-        // No value is observed: the engine does not even have to support the model.
-        let model = plan.origin.fingerprint.clone();
-        let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
-        ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
-        return Ok(ranges);
-    }
-    let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
-    let mut samples = RepeatedSamples::new(
-        samples,
-        (half.is_some() || cached || layers.repeats(plan)) && engine.runs_any_model(),
-    );
-    let evaluating =
-        matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
-    let mut collected = collect::collect(
-        model,
-        observed,
-        engine,
-        &mut samples,
-        &mut control,
-        evaluating,
-        moments.as_ref(),
-    )?;
-    let kept = samples.kept();
-    let again = Again { engine, samples: if layers.repeats(plan) { &kept } else { &[] } };
-    // Samples that run again to evaluate methods are not counted twice.
-    let count = collected.samples;
-    let Control { threads, progress } = control;
-    let mut at_the_end =
-        |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
-    let mut control = Control { threads, progress: &mut at_the_end };
-    let span = Span::stage("find ranges");
-    let mut ranges = if !plan.needs_calibration() {
-        // No range is computed, so no method is used.
-        let (_, ranges) = collected.ranges(plan);
-        Ranges { method: Method::full_range().name(), ..ranges }
-    } else if matches!(method, Method::Auto) {
-        auto::choose(model, plan, engine, collected, &mut control)?
-    } else {
-        collected.ranges(plan).1.using(method)?
-    };
-    drop(span);
-    if let Some(moments) = moments {
-        let _span = Span::stage("round weights");
-        let moments = moments.finish();
-        weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
-    }
-    if let Some(half) = half.filter(|_| !kept.is_empty()) {
-        // Masks are clipped before their values are measured.
-        let (float, _) = half_precision::prepared(model, half)?;
-        let samples = &mut pair::SliceSamples(kept.iter());
-        let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
-        ranges.magnitudes = Arc::new(found.values);
-    }
-    if cached && !kept.is_empty() {
-        let samples = &mut pair::SliceSamples(kept.iter());
-        let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
-        ranges.kv_cache = Arc::new(found);
-    }
-    Ok(ranges)
+    while_unchanged(&[model], || {
+        let observed = collect::observed_values(model, plan);
+        let layers = weights::layers(model, plan)?;
+        let half = plan.config.float_type;
+        let cached = plan.config.kv_cache.is_some();
+        if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
+            // No value is observed: the engine does not even have to support the model.
+            let model = plan.origin.fingerprint.clone();
+            let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
+            ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
+            return Ok(ranges);
+        }
+        let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
+        let mut samples = RepeatedSamples::new(
+            samples,
+            (half.is_some() || cached || layers.repeats(plan)) && engine.runs_any_model(),
+        );
+        let evaluating =
+            matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
+        let mut collected = collect::collect(
+            model,
+            observed,
+            engine,
+            &mut samples,
+            &mut control,
+            evaluating,
+            moments.as_ref(),
+        )?;
+        let kept = samples.kept();
+        let again = Again { engine, samples: if layers.repeats(plan) { &kept } else { &[] } };
+        // Samples that run again to evaluate methods are not counted twice.
+        let count = collected.samples;
+        let Control { threads, progress } = control;
+        let mut at_the_end =
+            |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
+        let mut control = Control { threads, progress: &mut at_the_end };
+        let span = Span::stage("find ranges");
+        let mut ranges = if !plan.needs_calibration() {
+            // No range is computed, so no method is used.
+            let (_, ranges) = collected.ranges(plan);
+            Ranges { method: Method::full_range().name(), ..ranges }
+        } else if matches!(method, Method::Auto) {
+            auto::choose(model, plan, engine, collected, &mut control)?
+        } else {
+            collected.ranges(plan).1.using(method)?
+        };
+        drop(span);
+        if let Some(moments) = moments {
+            let _span = Span::stage("round weights");
+            let moments = moments.finish();
+            weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
+        }
+        if let Some(half) = half.filter(|_| !kept.is_empty()) {
+            // Masks are clipped before their values are measured.
+            let (float, _) = half_precision::prepared(model, half)?;
+            let samples = &mut pair::SliceSamples(kept.iter());
+            let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
+            ranges.magnitudes = Arc::new(found.values);
+        }
+        if cached && !kept.is_empty() {
+            let samples = &mut pair::SliceSamples(kept.iter());
+            let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
+            ranges.kv_cache = Arc::new(found);
+        }
+        Ok(ranges)
+    })
 }
 
 /// The number of samples that every message asks for: from here on `auto` compares the methods, and
@@ -152,8 +155,11 @@ pub fn compare_methods(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<MethodComparison, QuantizeError> {
-    let observed = collect::observed_values(model, plan);
-    let collected = collect::collect(model, observed, engine, samples, &mut control, true, None)?;
-    let all = compare_methods::ComparisonScope { heavy_clipping: true, single: true };
-    compare_methods::compare(model, plan, engine, collected, &mut control, all)
+    while_unchanged(&[model], || {
+        let observed = collect::observed_values(model, plan);
+        let collected =
+            collect::collect(model, observed, engine, samples, &mut control, true, None)?;
+        let all = compare_methods::ComparisonScope { heavy_clipping: true, single: true };
+        compare_methods::compare(model, plan, engine, collected, &mut control, all)
+    })
 }

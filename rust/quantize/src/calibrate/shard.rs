@@ -4,6 +4,7 @@ use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples};
 use super::{Control, calibrate};
+use crate::error::while_unchanged;
 use crate::options::{Shard, WeightAlgorithm};
 use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
 
@@ -22,19 +23,21 @@ pub fn calibrate_shard(
     (method, shard): (&Method, Shard),
     control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    if matches!(method, Method::Auto) {
-        let what = "the method auto selects by all samples: calibrate shards with another method, \
-                    such as minmax or entropy";
-        return Err(CalibrationError::data(what).into());
-    }
-    let mut plan = plan.clone();
-    plan.config.weight_algorithm = WeightAlgorithm::Nearest;
-    let mut part = Part { samples, shard, position: 0 };
-    let mut ranges = calibrate(model, &plan, engine, &mut part, method, control)?;
-    if shard.count > 1 {
-        ranges.shards = vec![shard];
-    }
-    Ok(ranges)
+    while_unchanged(&[model], || {
+        if matches!(method, Method::Auto) {
+            let what = "the method auto selects by all samples: calibrate shards with another \
+                        method, such as minmax or entropy";
+            return Err(CalibrationError::data(what).into());
+        }
+        let mut plan = plan.clone();
+        plan.config.weight_algorithm = WeightAlgorithm::Nearest;
+        let mut part = Part { samples, shard, position: 0 };
+        let mut ranges = calibrate(model, &plan, engine, &mut part, method, control)?;
+        if shard.count > 1 {
+            ranges.shards = vec![shard];
+        }
+        Ok(ranges)
+    })
 }
 
 /// The samples of a part.

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::minimum_opset::{self, PlannedModel};
 use super::{Plan, names_removed_by_passes};
+use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::interface::same_interface;
@@ -58,19 +59,21 @@ impl PreprocessedModel {
     /// An unknown pass, an error of [`Plan::of`], or a node that cannot be converted to the
     /// operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
-        config.check()?;
-        let _span = Span::stage("plan");
-        let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
-        let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
-        let (pruned, pruning) = prune_only(model, &how, config.include.as_ref())?;
-        let mut prepared = PreprocessedModel::ready(&pruned, config)?;
-        prepared.plan.origin.bytes = model.byte_len();
-        let step = pruning.step();
-        if !step.did.is_empty() {
-            prepared.steps.insert(0, step);
-            prepared.plan.steps.clone_from(&prepared.steps);
-        }
-        Ok(prepared)
+        while_unchanged(&[model], || {
+            config.check()?;
+            let _span = Span::stage("plan");
+            let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
+            let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
+            let (pruned, pruning) = prune_only(model, &how, config.include.as_ref())?;
+            let mut prepared = PreprocessedModel::ready(&pruned, config)?;
+            prepared.plan.origin.bytes = model.byte_len();
+            let step = pruning.step();
+            if !step.did.is_empty() {
+                prepared.steps.insert(0, step);
+                prepared.plan.steps.clone_from(&prepared.steps);
+            }
+            Ok(prepared)
+        })
     }
 
     /// As [`PreprocessedModel::of`], without pruning.

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use super::{ALL, Pass, PassStage, Purpose, Step, run};
 use crate::QuantizeError;
+use crate::error::while_unchanged;
 
 /// An optimized model and the report about it.
 #[derive(Clone, Debug)]
@@ -60,20 +61,22 @@ pub fn optimize(
     passes: Option<&[String]>,
     skip: &[String],
 ) -> Result<Optimized, QuantizeError> {
-    let begun = Instant::now();
-    let passes = chosen(passes, skip)?;
-    let (optimized, steps) = run(model, &passes, Purpose::Optimizing)?;
-    let report = Optimization {
-        input: model.path().map(|path| path.display().to_string()),
-        output: None,
-        bytes_before: model.byte_len(),
-        bytes_after: optimized.byte_len(),
-        nodes_before: model.graph().node.len(),
-        nodes_after: optimized.graph().node.len(),
-        steps,
-        seconds: begun.elapsed().as_secs_f64(),
-    };
-    Ok(Optimized { model: optimized, report })
+    while_unchanged(&[model], || {
+        let begun = Instant::now();
+        let passes = chosen(passes, skip)?;
+        let (optimized, steps) = run(model, &passes, Purpose::Optimizing)?;
+        let report = Optimization {
+            input: model.path().map(|path| path.display().to_string()),
+            output: None,
+            bytes_before: model.byte_len(),
+            bytes_after: optimized.byte_len(),
+            nodes_before: model.graph().node.len(),
+            nodes_after: optimized.graph().node.len(),
+            steps,
+            seconds: begun.elapsed().as_secs_f64(),
+        };
+        Ok(Optimized { model: optimized, report })
+    })
 }
 
 /// The selected passes, in the order in which they run.

@@ -13,7 +13,7 @@ use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress};
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::plan::not_quantized;
 use crate::report::Evaluation;
 use crate::{AccuracyCriteria, Config, LatencyOptions, MetricHandle, QuantizeError, Ranges};
@@ -92,50 +92,56 @@ pub fn quantize_with_accuracy_control(
     options: &AccuracyControl,
     control: Control<'_>,
 ) -> Result<Quantized, QuantizeError> {
-    options.check()?;
-    let begun = Instant::now();
-    let samples = all_of(samples)?;
-    let Control { threads, progress } = control;
-    let control = Control { threads, progress: &mut *progress };
-    let mut evaluator = CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
-    let first = evaluator.evaluate(config, None, &Reverted::default())?;
-    let (chosen, layers, mut earlier) = match &first.misses[..] {
-        [] => (first, Reverted::default(), Vec::new()),
-        _ if !options.fall_back => return Err(missed(&first, options, &without_fall_back(config))),
-        _ => fall_back::to_wider(&mut evaluator, config, first, options)?,
-    };
-    let is_timed = options.bar.require_faster;
-    let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
-    let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
-    quantized.refuse_larger()?;
-    earlier.push(attempt);
-    let verified = Evaluation {
-        bar: options.bar,
-        samples: samples.len(),
-        held_out: options.held_out,
-        engine,
-        attempts: earlier,
-        float_layers: layers.float,
-        wide_layers: layers.wide,
-        speed: timed,
-    };
-    let report = quantized.report_mut();
-    for row in &mut report.values {
-        if verified.float_layers.iter().any(|layer| layer.name == row.name) {
-            row.why = not_quantized(format!("left float to meet {}", verified.criteria_names()));
+    while_unchanged(&[model], || {
+        options.check()?;
+        let begun = Instant::now();
+        let samples = all_of(samples)?;
+        let Control { threads, progress } = control;
+        let control = Control { threads, progress: &mut *progress };
+        let mut evaluator =
+            CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
+        let first = evaluator.evaluate(config, None, &Reverted::default())?;
+        let (chosen, layers, mut earlier) = match &first.misses[..] {
+            [] => (first, Reverted::default(), Vec::new()),
+            _ if !options.fall_back => {
+                return Err(missed(&first, options, &without_fall_back(config)));
+            }
+            _ => fall_back::to_wider(&mut evaluator, config, first, options)?,
+        };
+        let is_timed = options.bar.require_faster;
+        let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
+        let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
+        quantized.refuse_larger()?;
+        earlier.push(attempt);
+        let verified = Evaluation {
+            bar: options.bar,
+            samples: samples.len(),
+            held_out: options.held_out,
+            engine,
+            attempts: earlier,
+            float_layers: layers.float,
+            wide_layers: layers.wide,
+            speed: timed,
+        };
+        let report = quantized.report_mut();
+        for row in &mut report.values {
+            if verified.float_layers.iter().any(|layer| layer.name == row.name) {
+                row.why =
+                    not_quantized(format!("left float to meet {}", verified.criteria_names()));
+            }
         }
-    }
-    report.notes.extend(notes);
-    if !verified.held_out {
-        let what = "accuracy was measured on the calibration samples: pass other samples as \
+        report.notes.extend(notes);
+        if !verified.held_out {
+            let what = "accuracy was measured on the calibration samples: pass other samples as \
                     validation data for a more reliable result";
-        report.notes.push(what.to_owned());
-    }
-    let outcome = verified.attempts.last();
-    report.warnings.extend(outcome.and_then(|attempt| not_finite(&attempt.outputs)));
-    report.verified = Some(verified);
-    report.seconds.verify = begun.elapsed().as_secs_f64();
-    Ok(quantized)
+            report.notes.push(what.to_owned());
+        }
+        let outcome = verified.attempts.last();
+        report.warnings.extend(outcome.and_then(|attempt| not_finite(&attempt.outputs)));
+        report.verified = Some(verified);
+        report.seconds.verify = begun.elapsed().as_secs_f64();
+        Ok(quantized)
+    })
 }
 
 /// The advice if layers must not be reverted to float.

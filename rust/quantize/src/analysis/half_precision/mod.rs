@@ -12,6 +12,7 @@ use crate::QuantizeError;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::magnitudes::{self, Magnitudes};
+use crate::error::while_unchanged;
 use crate::options::HalfType;
 use crate::plan::ExcludedNodes;
 use crate::report::OutputRow;
@@ -114,16 +115,19 @@ pub struct HalfReport {
 /// # Errors
 /// The graph is not well-formed, or an excluded node does not exist.
 pub fn convert_half(model: &Model, options: &HalfOptions) -> Result<HalfPrecision, QuantizeError> {
-    let begun = Instant::now();
-    let (float, clipped) = prepared(model, options.half)?;
-    let (half, mut report) =
-        converted(model, &float, clipped, options, None, &MeasuredKinds::default(), false)?;
-    if options.half == HalfType::Float16 {
-        let note = "no samples were run: the kinds of operators decide which nodes stay float32";
-        report.notes.push(note.to_owned());
-    }
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(HalfPrecision { model: half, report })
+    while_unchanged(&[model], || {
+        let begun = Instant::now();
+        let (float, clipped) = prepared(model, options.half)?;
+        let (half, mut report) =
+            converted(model, &float, clipped, options, None, &MeasuredKinds::default(), false)?;
+        if options.half == HalfType::Float16 {
+            let note =
+                "no samples were run: the kinds of operators decide which nodes stay float32";
+            report.notes.push(note.to_owned());
+        }
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(HalfPrecision { model: half, report })
+    })
 }
 
 /// As [`convert_half`], with samples: values are measured on them, and the outputs of the result
@@ -139,16 +143,18 @@ pub fn convert_half_with_samples(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<HalfPrecision, QuantizeError> {
-    let begun = Instant::now();
-    let (float, clipped) = prepared(model, options.half)?;
-    let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
-    let search = Search { model, float: &float, options, found: &found, engine };
-    let (half, mut report) = search.run(clipped, &mut control)?;
-    report.samples = found.samples;
-    report.engine = Some(found.engine.to_owned());
-    report.warn();
-    report.seconds = begun.elapsed().as_secs_f64();
-    Ok(HalfPrecision { model: half, report })
+    while_unchanged(&[model], || {
+        let begun = Instant::now();
+        let (float, clipped) = prepared(model, options.half)?;
+        let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
+        let search = Search { model, float: &float, options, found: &found, engine };
+        let (half, mut report) = search.run(clipped, &mut control)?;
+        report.samples = found.samples;
+        report.engine = Some(found.engine.to_owned());
+        report.warn();
+        report.seconds = begun.elapsed().as_secs_f64();
+        Ok(HalfPrecision { model: half, report })
+    })
 }
 
 fn converted(

@@ -11,7 +11,7 @@ use crate::analysis::{SliceSamples, all_of};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::{Control, Progress, StagedProgress};
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::options::config;
 use crate::report::worst_sqnr;
 use crate::util::text::size;
@@ -76,44 +76,46 @@ pub fn mixed_precision(
     data: Option<(&dyn Engine, &mut dyn Samples)>,
     control: Control<'_>,
 ) -> Result<MixedPrecision, QuantizeError> {
-    let goal = options.goal(model, config, data.is_some())?;
-    let (engine, samples) = match data {
-        Some((engine, samples)) => (Some(engine), all_of(samples)?),
-        None => (None, Vec::new()),
-    };
-    let Control { threads, progress } = control;
-    // The number of models that are tried is not known in advance.
-    let mut counted = |now: Progress| progress(Progress { total: None, ..now });
-    let stages = StagedProgress::new(Control { threads, progress: &mut counted });
-    let metric = options.metric.clone();
-    let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
-    let mut layers = solver.rungs(&options.bits)?;
-    let steps = match &goal {
-        Goal::Bytes(most) => {
-            let all = greedy_steps(&layers);
-            let enough = solver.steps_for_size(&layers, &all, *most)?;
-            solver.most_accurate(&layers, all, enough)?
-        }
-        Goal::Sqnr(least) => {
-            drop_inaccurate_widths(&mut layers, *least)?;
-            let wanted = |found: &Measured| found.sqnr_db().is_some_and(|found| found >= *least);
-            let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
-            if steps.is_empty() {
-                // The first step met the SQNR when it was measured alone, by a small margin.
-                return Err(unreachable(*least, first(&layers).zip(missed.sqnr_db())));
+    while_unchanged(&[model], || {
+        let goal = options.goal(model, config, data.is_some())?;
+        let (engine, samples) = match data {
+            Some((engine, samples)) => (Some(engine), all_of(samples)?),
+            None => (None, Vec::new()),
+        };
+        let Control { threads, progress } = control;
+        // The number of models that are tried is not known in advance.
+        let mut counted = |now: Progress| progress(Progress { total: None, ..now });
+        let stages = StagedProgress::new(Control { threads, progress: &mut counted });
+        let metric = options.metric.clone();
+        let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
+        let mut layers = solver.rungs(&options.bits)?;
+        let steps = match &goal {
+            Goal::Bytes(most) => {
+                let all = greedy_steps(&layers);
+                let enough = solver.steps_for_size(&layers, &all, *most)?;
+                solver.most_accurate(&layers, all, enough)?
             }
-            steps
-        }
-        Goal::Drop(most) => {
-            let wanted = |found: &Measured| found.drop().is_some_and(|drop| drop <= *most);
-            let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
-            if steps.is_empty() {
-                return Err(too_much_lost(*most, &missed));
+            Goal::Sqnr(least) => {
+                drop_inaccurate_widths(&mut layers, *least)?;
+                let wanted = |found: &Measured| found.sqnr_db().is_some_and(|db| db >= *least);
+                let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
+                if steps.is_empty() {
+                    // The first step met the SQNR when it was measured alone, by a small margin.
+                    return Err(unreachable(*least, first(&layers).zip(missed.sqnr_db())));
+                }
+                steps
             }
-            steps
-        }
-    };
-    solver.result(&layers, &steps, &goal)
+            Goal::Drop(most) => {
+                let wanted = |found: &Measured| found.drop().is_some_and(|drop| drop <= *most);
+                let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
+                if steps.is_empty() {
+                    return Err(too_much_lost(*most, &missed));
+                }
+                steps
+            }
+        };
+        solver.result(&layers, &steps, &goal)
+    })
 }
 
 /// The goal.

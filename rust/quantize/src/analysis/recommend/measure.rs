@@ -15,7 +15,7 @@ use crate::analysis::latency::QUICK;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
-use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
+use crate::error::{CalibrationErrorKind, QuantizeErrorKind, while_unchanged};
 use crate::report::assessment::FAR_DB;
 use crate::report::{Speed, worst_sqnr};
 use crate::{
@@ -96,31 +96,33 @@ pub fn recommend_measured(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<Recommendation, QuantizeError> {
-    let mut found = recommend(model, wanted)?;
-    if found.choice.way == Strategy::Nothing {
-        return Ok(found);
-    }
-    let taken: Vec<Sample> = std::iter::from_fn(|| samples.next_sample())
-        .take(MAX_SAMPLES)
-        .collect::<Result<_, CalibrationError>>()?;
-    if taken.is_empty() {
-        let reason = "the source is empty".to_owned();
-        return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
-    }
-    let mut measurement =
-        Measurement { model, wanted, engine, taken: &taken, control: &mut control };
-    match measurement.of(&found.choice) {
-        Ok(measured) => found.measured = Some(measured),
-        Err(error) => found.reasons.push(not_measured(error)?),
-    }
-    for other in &mut found.otherwise {
-        other.measured = match measurement.of(&other.choice) {
-            Ok(measured) => Some(measured),
-            Err(error) => not_measured(error).map(|_| None)?,
-        };
-    }
-    let files = Files::of(model.path(), wanted.samples);
-    Ok(found.corrected(&files))
+    while_unchanged(&[model], || {
+        let mut found = recommend(model, wanted)?;
+        if found.choice.way == Strategy::Nothing {
+            return Ok(found);
+        }
+        let taken: Vec<Sample> = std::iter::from_fn(|| samples.next_sample())
+            .take(MAX_SAMPLES)
+            .collect::<Result<_, CalibrationError>>()?;
+        if taken.is_empty() {
+            let reason = "the source is empty".to_owned();
+            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
+        }
+        let mut measurement =
+            Measurement { model, wanted, engine, taken: &taken, control: &mut control };
+        match measurement.of(&found.choice) {
+            Ok(measured) => found.measured = Some(measured),
+            Err(error) => found.reasons.push(not_measured(error)?),
+        }
+        for other in &mut found.otherwise {
+            other.measured = match measurement.of(&other.choice) {
+                Ok(measured) => Some(measured),
+                Err(error) => not_measured(error).map(|_| None)?,
+            };
+        }
+        let files = Files::of(model.path(), wanted.samples);
+        Ok(found.corrected(&files))
+    })
 }
 
 /// The reason that says why a strategy was not measured.

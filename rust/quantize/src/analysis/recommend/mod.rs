@@ -15,6 +15,7 @@ use std::fmt;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
+use crate::error::while_unchanged;
 use crate::{Config, Format, PreprocessedModel, QuantizeError, Role, Target};
 
 pub use facts::{Facts, Family, Largest, Share};
@@ -201,73 +202,77 @@ pub struct Recommendation {
 /// # Errors
 /// A model that cannot be quantized at all, such as one with a node that lacks inputs.
 pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, QuantizeError> {
-    let Request { target, samples } = wanted;
-    let facts = Facts::of(model)?;
-    let mut refused = None;
-    let mut decided = None;
-    for rule in ALL {
-        let Some(because) = (rule.because)(&facts, wanted) else { continue };
-        match fitted(model, &rule.choice, &facts, target) {
-            Ok(Some(fitted)) => {
-                decided = Some((rule.name, because, fitted));
-                break;
-            }
-            Ok(None) => {}
-            // Another strategy may work; if none does, this error is returned.
-            Err(error) => {
-                refused.get_or_insert(error);
+    while_unchanged(&[model], || {
+        let Request { target, samples } = wanted;
+        let facts = Facts::of(model)?;
+        let mut refused = None;
+        let mut decided = None;
+        for rule in ALL {
+            let Some(because) = (rule.because)(&facts, wanted) else { continue };
+            match fitted(model, &rule.choice, &facts, target) {
+                Ok(Some(fitted)) => {
+                    decided = Some((rule.name, because, fitted));
+                    break;
+                }
+                Ok(None) => {}
+                // Another strategy may work; if none does, this error is returned.
+                Err(error) => {
+                    refused.get_or_insert(error);
+                }
             }
         }
-    }
-    let (rule, because, Fitted { choice, bytes }) = match (decided, refused) {
-        (Some(decided), _) => decided,
-        (None, Some(error)) => return Err(error),
-        (None, None) => {
-            let why = "none of its weights would be quantized: `plan` shows the reasons".to_owned();
-            (
-                "none",
-                why,
-                Fitted { choice: RecommendedOptions::of(Strategy::Nothing), bytes: facts.bytes },
-            )
-        }
-    };
-    let mut reasons = vec![Reason { rule, text: because }];
-    if choice.way != Strategy::Nothing {
-        reasons.push(Reason { rule: "size", text: reasons::bytes(&facts, bytes) });
-        reasons.extend(
-            reasons::ALL.iter().filter_map(|(rule, say)| {
+        let (rule, because, Fitted { choice, bytes }) = match (decided, refused) {
+            (Some(decided), _) => decided,
+            (None, Some(error)) => return Err(error),
+            (None, None) => {
+                let why =
+                    "none of its weights would be quantized: `plan` shows the reasons".to_owned();
+                (
+                    "none",
+                    why,
+                    Fitted {
+                        choice: RecommendedOptions::of(Strategy::Nothing),
+                        bytes: facts.bytes,
+                    },
+                )
+            }
+        };
+        let mut reasons = vec![Reason { rule, text: because }];
+        if choice.way != Strategy::Nothing {
+            reasons.push(Reason { rule: "size", text: reasons::bytes(&facts, bytes) });
+            reasons.extend(reasons::ALL.iter().filter_map(|(rule, say)| {
                 Some(Reason { rule, text: say(&facts, &choice, wanted)? })
-            }),
-        );
-    }
-    let files = Files::of(model.path(), samples);
-    let others = rules::OTHERWISE.iter().filter(|other| other.from == rule);
-    let otherwise = others
-        .filter_map(|other| {
-            // A strategy that does not work for this model is not an alternative.
-            let fitted = fitted(model, &other.choice, &facts, target).ok()??;
-            Some((other.when, fitted.choice)).filter(|(_, other)| *other != choice)
-        })
-        .map(|(when, choice)| Alternative {
-            when,
+            }));
+        }
+        let files = Files::of(model.path(), samples);
+        let others = rules::OTHERWISE.iter().filter(|other| other.from == rule);
+        let otherwise = others
+            .filter_map(|other| {
+                // A strategy that does not work for this model is not an alternative.
+                let fitted = fitted(model, &other.choice, &facts, target).ok()??;
+                Some((other.when, fitted.choice)).filter(|(_, other)| *other != choice)
+            })
+            .map(|(when, choice)| Alternative {
+                when,
+                python: render_call::python(&choice, target, &files),
+                command: render_call::command(&choice, target, &files),
+                choice,
+                measured: None,
+            })
+            .collect();
+        Ok(Recommendation {
+            model: model.path().map(|path| path.display().to_string()),
+            target,
+            rule,
+            reasons,
+            samples: (choice.way == Strategy::Static).then(|| files.samples()),
             python: render_call::python(&choice, target, &files),
             command: render_call::command(&choice, target, &files),
             choice,
             measured: None,
+            otherwise,
+            facts,
         })
-        .collect();
-    Ok(Recommendation {
-        model: model.path().map(|path| path.display().to_string()),
-        target,
-        rule,
-        reasons,
-        samples: (choice.way == Strategy::Static).then(|| files.samples()),
-        python: render_call::python(&choice, target, &files),
-        command: render_call::command(&choice, target, &files),
-        choice,
-        measured: None,
-        otherwise,
-        facts,
     })
 }
 

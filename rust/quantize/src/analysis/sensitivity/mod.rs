@@ -22,6 +22,7 @@ use crate::analysis::output_metric::MetricHandle;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
+use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::report::{Accuracy, Origin, OutputRow};
 use crate::{Plan, QuantizeError, Ranges, WeightAlgorithm, encode};
@@ -231,34 +232,36 @@ pub fn sensitivity(
     options: &SensitivityOptions,
     control: Control<'_>,
 ) -> Result<Sensitivity, QuantizeError> {
-    if options.metric == Metric::Weight {
-        return weight_sensitivity(model, plan);
-    }
-    let samples = run::all_of(samples)?;
-    let Control { threads, progress } = control;
-    let mut shown = None;
-    let observed = match ranges {
-        None if plan.needs_calibration() => {
-            let control = Control { threads, progress: &mut *progress };
-            let (given, method) = (&mut SliceSamples(samples.iter()), Method::default());
-            let lending = run::lending(model, plan, engine, options)?;
-            // Only ranges are needed.
-            let mut plan = plan.clone();
-            plan.config.weight_algorithm = WeightAlgorithm::Nearest;
-            let ranges = calibrate(model, &plan, &lending, given, &method, control)?;
-            shown = lending.shown(&samples, &ranges);
-            Some(ranges)
+    while_unchanged(&[model], || {
+        if options.metric == Metric::Weight {
+            return weight_sensitivity(model, plan);
         }
-        _ => None,
-    };
-    let resolved = plan.resolve(model, ranges.or(observed.as_ref()))?;
-    // A smoothed model has other values.
-    let shown = shown.filter(|_| resolved.plan.model == plan.model);
-    let ranges = resolved.ranges.as_ref();
-    let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
-    let control = Control { threads, progress };
-    let found = run::run(&subject, engine, &samples, shown, options, control)?;
-    Ok(ranked(found, options.metric))
+        let samples = run::all_of(samples)?;
+        let Control { threads, progress } = control;
+        let mut shown = None;
+        let observed = match ranges {
+            None if plan.needs_calibration() => {
+                let control = Control { threads, progress: &mut *progress };
+                let (given, method) = (&mut SliceSamples(samples.iter()), Method::default());
+                let lending = run::lending(model, plan, engine, options)?;
+                // Only ranges are needed.
+                let mut plan = plan.clone();
+                plan.config.weight_algorithm = WeightAlgorithm::Nearest;
+                let ranges = calibrate(model, &plan, &lending, given, &method, control)?;
+                shown = lending.shown(&samples, &ranges);
+                Some(ranges)
+            }
+            _ => None,
+        };
+        let resolved = plan.resolve(model, ranges.or(observed.as_ref()))?;
+        // A smoothed model has other values.
+        let shown = shown.filter(|_| resolved.plan.model == plan.model);
+        let ranges = resolved.ranges.as_ref();
+        let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
+        let control = Control { threads, progress };
+        let found = run::run(&subject, engine, &samples, shown, options, control)?;
+        Ok(ranked(found, options.metric))
+    })
 }
 
 /// Ranks layers by the SQNR of their weights, without data.
@@ -266,27 +269,30 @@ pub fn sensitivity(
 /// # Errors
 /// The plan does not belong to the model, or a weight cannot be quantized.
 pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
-    let graph = Graph::of(model)?;
-    let order = topological(&model.graph().node)?;
-    let mut rows = Vec::new();
-    for layer in layers(&graph, plan, &order).into_iter().filter(|layer| layer.is_weight) {
-        let mut alone = Layer { values: std::iter::once(layer.name.clone()).collect(), ..layer };
-        let only = layers::with_only(plan, &[&alone], None);
-        alone.values.clear();
-        let encoded = encode(&graph, &only, None)?;
-        let error = encoded.weights.get(&alone.name).and_then(|tensor| tensor.metrics);
-        rows.push(LayerRow::of(&graph, plan, &alone, error));
-    }
-    let found = Sensitivity {
-        metric: Metric::Weight,
-        all_but_one: false,
-        layers: rows,
-        samples: 0,
-        engine: None,
-        notes: Vec::new(),
-        origin: Origin::of(&[model]),
-    };
-    Ok(ranked(found, Metric::Weight))
+    while_unchanged(&[model], || {
+        let graph = Graph::of(model)?;
+        let order = topological(&model.graph().node)?;
+        let mut rows = Vec::new();
+        for layer in layers(&graph, plan, &order).into_iter().filter(|layer| layer.is_weight) {
+            let mut alone =
+                Layer { values: std::iter::once(layer.name.clone()).collect(), ..layer };
+            let only = layers::with_only(plan, &[&alone], None);
+            alone.values.clear();
+            let encoded = encode(&graph, &only, None)?;
+            let error = encoded.weights.get(&alone.name).and_then(|tensor| tensor.metrics);
+            rows.push(LayerRow::of(&graph, plan, &alone, error));
+        }
+        let found = Sensitivity {
+            metric: Metric::Weight,
+            all_but_one: false,
+            layers: rows,
+            samples: 0,
+            engine: None,
+            notes: Vec::new(),
+            origin: Origin::of(&[model]),
+        };
+        Ok(ranked(found, Metric::Weight))
+    })
 }
 
 /// Computes the scores, and sorts the most sensitive layer first.

@@ -14,7 +14,7 @@ use super::latency::LatencyOptions;
 use super::{HalfOptions, SliceSamples, convert_half, convert_half_with_samples};
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::{Control, Progress, calibrate};
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::options::{Given, Verb};
 use crate::report::worst_sqnr;
 use crate::util::text::size;
@@ -138,38 +138,41 @@ pub fn variants(
     samples: Option<(&dyn Engine, &mut dyn Samples, usize)>,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<Variants, QuantizeError> {
-    let wanted = chosen(options)?;
-    let mut made = Variants {
-        input: model.path().map(|path| path.display().to_string()),
-        output: folder.display().to_string(),
-        platform: options.platform.clone(),
-        bytes_before: model.byte_len(),
-        ..Variants::default()
-    };
-    let run = match samples {
-        Some((engine, samples, threads)) => {
-            let mut kept = Vec::new();
-            while let Some(sample) = samples.next_sample().filter(|_| kept.len() < MAX_SAMPLES) {
-                kept.push(sample.map_err(|error| error.at_sample(kept.len()))?);
+    while_unchanged(&[model], || {
+        let wanted = chosen(options)?;
+        let mut made = Variants {
+            input: model.path().map(|path| path.display().to_string()),
+            output: folder.display().to_string(),
+            platform: options.platform.clone(),
+            bytes_before: model.byte_len(),
+            ..Variants::default()
+        };
+        let run = match samples {
+            Some((engine, samples, threads)) => {
+                let mut kept = Vec::new();
+                while let Some(sample) = samples.next_sample().filter(|_| kept.len() < MAX_SAMPLES)
+                {
+                    kept.push(sample.map_err(|error| error.at_sample(kept.len()))?);
+                }
+                made.samples = kept.len();
+                made.engine = Some(engine.name().to_owned());
+                Some(Run { engine, kept, threads })
             }
-            made.samples = kept.len();
-            made.engine = Some(engine.name().to_owned());
-            Some(Run { engine, kept, threads })
+            None => None,
+        };
+        let total = wanted.len();
+        for (done, variant) in wanted.into_iter().enumerate() {
+            let mut go_on = |now: Progress| progress(Progress { done, total: Some(total), ..now });
+            if !go_on(Progress::of(done, None)) {
+                return Err(CalibrationError::new(CalibrationErrorKind::Cancelled).into());
+            }
+            let path = folder.join(format!("{}{}.onnx", options.stem, variant.suffix));
+            let row = written(model, variant, &path, run.as_ref(), &mut go_on)?;
+            made.variants.push(row);
         }
-        None => None,
-    };
-    let total = wanted.len();
-    for (done, variant) in wanted.into_iter().enumerate() {
-        let mut go_on = |now: Progress| progress(Progress { done, total: Some(total), ..now });
-        if !go_on(Progress::of(done, None)) {
-            return Err(CalibrationError::new(CalibrationErrorKind::Cancelled).into());
-        }
-        let path = folder.join(format!("{}{}.onnx", options.stem, variant.suffix));
-        let row = written(model, variant, &path, run.as_ref(), &mut go_on)?;
-        made.variants.push(row);
-    }
-    progress(Progress::of(total, Some(total)));
-    Ok(made)
+        progress(Progress::of(total, Some(total)));
+        Ok(made)
+    })
 }
 
 /// Samples, and the engine that runs them.

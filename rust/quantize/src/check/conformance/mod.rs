@@ -8,6 +8,7 @@ use quantize_rs_math::QType;
 use quantize_rs_onnx::{DataType, Model};
 use serde::Serialize;
 
+use crate::error::while_unchanged;
 use crate::graph::elements::data_type;
 use crate::graph::ops;
 use crate::graph::ops::{IntegerSupport, Slot};
@@ -86,17 +87,19 @@ impl fmt::Display for Violation {
 /// # Errors
 /// A node of a known operator has fewer inputs or outputs than the operator needs.
 pub fn conformance(model: &Model, target: Target) -> Result<Vec<Violation>, QuantizeError> {
-    let graph = Graph::of(model)?;
-    let mut check =
-        Check { pairs: Pairs::of(&graph), profile: target.profile(), found: Vec::new() };
-    for node in 0..graph.nodes.len() {
-        match graph.nodes[node].op_type.as_str() {
-            "QuantizeLinear" => check.quantize(node),
-            "DequantizeLinear" => {}
-            _ => check.operator(node),
+    while_unchanged(&[model], || {
+        let graph = Graph::of(model)?;
+        let mut check =
+            Check { pairs: Pairs::of(&graph), profile: target.profile(), found: Vec::new() };
+        for node in 0..graph.nodes.len() {
+            match graph.nodes[node].op_type.as_str() {
+                "QuantizeLinear" => check.quantize(node),
+                "DequantizeLinear" => {}
+                _ => check.operator(node),
+            }
         }
-    }
-    Ok(check.found)
+        Ok(check.found)
+    })
 }
 
 struct Check<'g, 'm> {

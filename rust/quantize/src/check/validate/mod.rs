@@ -28,6 +28,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use super::conformance::{Violation, conformance};
+use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::options::HalfType;
 use crate::transform;
@@ -140,85 +141,88 @@ pub fn validate(
     quantized: &Model,
     passes: Option<&[String]>,
 ) -> Result<Validation, QuantizeError> {
-    let half = computed_half(original, quantized)?;
-    let (as_given, wide);
-    let quantized = if half.is_some() {
-        // Casts that have no effect then are removed, too.
-        let names = [transform::WIDEN_FLOATS, "remove_identity"].map(str::to_owned);
-        let passes = transform::named(&names)?;
-        wide = transform::run(quantized, &passes, Purpose::Optimizing)?.0;
-        as_given = quantized.path();
-        &wide
-    } else {
-        as_given = quantized.path();
-        quantized
-    };
-    let candidates = if let Some(names) = passes {
-        vec![(transform::named(names)?, Purpose::Optimizing)]
-    } else {
-        let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
-        // A constant that is not there cannot hide what the nodes around it read.
-        let constants = &quantized.graph().initializer;
-        let negated = constants.iter().any(|tensor| tensor.name.contains(transform::NEGATED));
-        let equalized = quantized
-            .graph()
-            .node
-            .iter()
-            .any(|node| node.output.iter().any(|name| name.contains(transform::EQUALIZED)));
-        let planning = |integers: bool| {
-            let mut passes = transform::planning(integers);
-            passes.retain(|pass| negated || pass.stage != PassStage::Floats);
-            passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
-            passes
+    while_unchanged(&[original, quantized], || {
+        let half = computed_half(original, quantized)?;
+        let (as_given, wide);
+        let quantized = if half.is_some() {
+            // Casts that have no effect then are removed, too.
+            let names = [transform::WIDEN_FLOATS, "remove_identity"].map(str::to_owned);
+            let passes = transform::named(&names)?;
+            wide = transform::run(quantized, &passes, Purpose::Optimizing)?.0;
+            as_given = quantized.path();
+            &wide
+        } else {
+            as_given = quantized.path();
+            quantized
         };
-        let [channels, tensors] = [false, true].map(|per_tensor| Purpose::Planning { per_tensor });
-        vec![
-            (planning(true), channels),
-            (planning(false), channels),
-            (planning(true), tensors),
-            (planning(false), tensors),
-            (widening, channels),
-            (Vec::new(), channels),
-        ]
-    };
-    // Counts of weights without an original, problems, and constants that were not compared. A
-    // candidate that finds no problem because it finds no original is not an explanation.
-    let mut best: Option<([usize; 3], Validation)> = None;
-    let mut bare = false;
-    for (tried, purpose) in candidates {
-        if best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
-            break;
-        }
-        let (model, mut steps) = transform::run(original, &tried, purpose)?;
-        if bare && steps.is_empty() {
-            continue;
-        }
-        bare |= steps.is_empty();
-        let model = match (model.opset(""), quantized.opset("")) {
-            (Some(from), Some(to)) if from < to => {
-                let (model, conversion) = convert_opset(&model, to)?;
-                let pass = format!("opset {} → {}", conversion.from, conversion.to);
-                steps.push(Step { pass, did: conversion.changed });
-                model
+        let candidates = if let Some(names) = passes {
+            vec![(transform::named(names)?, Purpose::Optimizing)]
+        } else {
+            let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
+            // A constant that is not there cannot hide what the nodes around it read.
+            let constants = &quantized.graph().initializer;
+            let negated = constants.iter().any(|tensor| tensor.name.contains(transform::NEGATED));
+            let equalized = quantized
+                .graph()
+                .node
+                .iter()
+                .any(|node| node.output.iter().any(|name| name.contains(transform::EQUALIZED)));
+            let planning = |integers: bool| {
+                let mut passes = transform::planning(integers);
+                passes.retain(|pass| negated || pass.stage != PassStage::Floats);
+                passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
+                passes
+            };
+            let [channels, tensors] =
+                [false, true].map(|per_tensor| Purpose::Planning { per_tensor });
+            vec![
+                (planning(true), channels),
+                (planning(false), channels),
+                (planning(true), tensors),
+                (planning(false), tensors),
+                (widening, channels),
+                (Vec::new(), channels),
+            ]
+        };
+        // Counts of weights without an original, problems, and constants that were not compared. A
+        // candidate that finds no problem because it finds no original is not an explanation.
+        let mut best: Option<([usize; 3], Validation)> = None;
+        let mut bare = false;
+        for (tried, purpose) in candidates {
+            if best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
+                break;
             }
-            _ => model,
-        };
-        let (found, lost) = against(&model, quantized, steps, half)?;
-        let faults = [lost, found.problems.len(), found.not_compared.len()];
-        if best.as_ref().is_none_or(|(least, _)| faults < *least) {
-            best = Some((faults, found));
+            let (model, mut steps) = transform::run(original, &tried, purpose)?;
+            if bare && steps.is_empty() {
+                continue;
+            }
+            bare |= steps.is_empty();
+            let model = match (model.opset(""), quantized.opset("")) {
+                (Some(from), Some(to)) if from < to => {
+                    let (model, conversion) = convert_opset(&model, to)?;
+                    let pass = format!("opset {} → {}", conversion.from, conversion.to);
+                    steps.push(Step { pass, did: conversion.changed });
+                    model
+                }
+                _ => model,
+            };
+            let (found, lost) = against(&model, quantized, steps, half)?;
+            let faults = [lost, found.problems.len(), found.not_compared.len()];
+            if best.as_ref().is_none_or(|(least, _)| faults < *least) {
+                best = Some((faults, found));
+            }
         }
-    }
-    let mut found = best.map(|(_, found)| found).unwrap_or_default();
-    let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
-    (found.original, found.quantized) = (path(original.path()), path(as_given));
-    found.notes.extend(half.map(|half| {
-        format!(
-            "the model computes in {half}: constants that are not quantized are compared as \
+        let mut found = best.map(|(_, found)| found).unwrap_or_default();
+        let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
+        (found.original, found.quantized) = (path(original.path()), path(as_given));
+        found.notes.extend(half.map(|half| {
+            format!(
+                "the model computes in {half}: constants that are not quantized are compared as \
                  {half}"
-        )
-    }));
-    Ok(found)
+            )
+        }));
+        Ok(found)
+    })
 }
 
 /// The 16-bit type that a model computes in, and its original does not.

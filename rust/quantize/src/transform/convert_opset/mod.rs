@@ -25,6 +25,7 @@ use quantize_rs_onnx::{Edit, FunctionProto, Model};
 use serde::Serialize;
 
 use crate::QuantizeError;
+use crate::error::while_unchanged;
 
 /// The newest operator set whose rules are known here (ONNX 1.23).
 pub(crate) const NEWEST_OPSET: i64 = 28;
@@ -71,22 +72,24 @@ impl fmt::Display for OpsetConversion {
 /// # Errors
 /// The opset is older than that of the model or unknown, or a node has no equivalent in it.
 pub fn convert_opset(model: &Model, opset: i64) -> Result<(Model, OpsetConversion), QuantizeError> {
-    if !(1..=NEWEST_OPSET).contains(&opset) {
-        let what = format!("is {opset}, expected 1 to {NEWEST_OPSET}");
-        return Err(QuantizeError::option("opset", what));
-    }
-    let have = model.opset("").unwrap_or(opset);
-    if have > opset {
-        let what =
-            format!("is {opset}, the model has {have}: you can only convert to a newer opset");
-        return Err(QuantizeError::option("opset", what));
-    }
-    let (conversion, edits) = conversion(model, opset)?;
-    let mut converted = model.clone();
-    if !edits.is_empty() {
-        converted.apply(edits)?;
-    }
-    Ok((converted, conversion))
+    while_unchanged(&[model], || {
+        if !(1..=NEWEST_OPSET).contains(&opset) {
+            let what = format!("is {opset}, expected 1 to {NEWEST_OPSET}");
+            return Err(QuantizeError::option("opset", what));
+        }
+        let have = model.opset("").unwrap_or(opset);
+        if have > opset {
+            let what =
+                format!("is {opset}, the model has {have}: you can only convert to a newer opset");
+            return Err(QuantizeError::option("opset", what));
+        }
+        let (conversion, edits) = conversion(model, opset)?;
+        let mut converted = model.clone();
+        if !edits.is_empty() {
+            converted.apply(edits)?;
+        }
+        Ok((converted, conversion))
+    })
 }
 
 /// Converts a function of a model; `None` if nothing changes.

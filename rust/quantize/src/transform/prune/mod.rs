@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::{ALL, Pass, Step};
 use crate::QuantizeError;
-use crate::error::QuantizeErrorKind;
+use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -91,7 +91,7 @@ const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
 /// A threshold is negative or NaN, a sparsity is outside of 0 to 1, a name is not in the model, or
 /// a weight holds NaN or infinity.
 pub fn prune(model: &Model, how: &Prune) -> Result<(Model, Pruning), QuantizeError> {
-    prune_only(model, how, None)
+    while_unchanged(&[model], || prune_only(model, how, None))
 }
 
 /// As [`prune`], of the weights and nodes that are included as in [`Config::include`].
