@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 import quantize_rs
@@ -99,6 +102,49 @@ def test_a_folder_that_may_not_be_written_to_is_a_permission_error(digits: Path)
     Path("closed").mkdir(mode=0o500)
     with pytest.raises(PermissionError):
         quantize_rs.quantize(digits, "closed/q.onnx")
+
+
+def test_external_data_of_the_model_is_not_overwritten(digits: Path) -> None:
+    model = digits.with_name("model.onnx")
+    data = digits.with_name("weights.bin")
+    onnx.save(
+        onnx.load(digits), model, save_as_external_data=True, location=data.name, size_threshold=0
+    )
+    before = data.read_bytes()
+    Path("link.onnx").symlink_to(data)
+    for target in (data, "link.onnx"):
+        with pytest.raises(OptionError, match="would overwrite external data") as refused:
+            quantize_rs.quantize(model, target)
+        assert refused.value.option == "output_path"
+    assert data.read_bytes() == before
+    quantize_rs.quantize(model, model)
+    assert quantize_rs.model_info(model).quantized
+
+
+# A limit of 2000 bytes stands for a disk that is full.
+FULL = """
+import resource, sys
+import quantize_rs
+made = quantize_rs.open(sys.argv[1]).plan().apply()
+_, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+for name in ("old.onnx", "new.onnx"):
+    try:
+        made.save(name)
+    except OSError as error:
+        assert error.filename.endswith(name), error
+    else:
+        raise AssertionError(name)
+"""
+
+
+@posix
+def test_what_does_not_fit_on_the_disk_is_not_written(digits: Path) -> None:
+    Path("old.onnx").write_bytes(b"old")
+    before = sorted(Path.cwd().iterdir())
+    subprocess.run([sys.executable, "-c", FULL, str(digits)], check=True)
+    assert sorted(Path.cwd().iterdir()) == before
+    assert Path("old.onnx").read_bytes() == b"old"
 
 
 def test_what_needs_no_change_is_written_byte_for_byte(digits: Path) -> None:

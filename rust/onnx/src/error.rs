@@ -69,6 +69,9 @@ pub enum ErrorKind {
     /// The file was changed while it was in use.
     #[error("was changed, or could not be read any more, since it was opened: open it again")]
     Changed,
+    /// The path is that of a file that the model reads its weights from.
+    #[error("would overwrite external data of the model: name another file")]
+    OwnData,
     /// The operating system reported an error.
     #[error("{0}")]
     Io(std::io::ErrorKind),

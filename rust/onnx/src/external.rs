@@ -54,6 +54,16 @@ impl External {
         self.model.iter().chain(data).try_for_each(Watch::unchanged)
     }
 
+    /// Whether the file at `path`, without links, is data of the model.
+    pub(crate) fn reads(&self, path: &Path) -> bool {
+        let Some(folder) = &self.folder else { return false };
+        let files = self.data.lock().unwrap_or_else(PoisonError::into_inner);
+        files
+            .opened
+            .keys()
+            .any(|location| folder.join(location).canonicalize().is_ok_and(|data| data == path))
+    }
+
     /// The elements of `proto`, as a slice of the mapped file.
     pub(crate) fn bytes(&self, proto: &TensorProto, info: &TensorInfo) -> Result<Bytes, Error> {
         let location = proto.external_entry("location").unwrap_or_default();

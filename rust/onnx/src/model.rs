@@ -181,7 +181,8 @@ impl Model {
     /// stay.
     ///
     /// # Errors
-    /// The path is a directory or device, the model is too large even without its weights
+    /// The path is a directory, a device or external data of this model
+    /// ([`ErrorKind::OwnData`]), the model is too large even without its weights
     /// ([`ErrorKind::TooLarge`]), a file it is read from was changed ([`ErrorKind::Changed`]), or
     /// the system reports an error; no temporary files are left.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<Saved, Error> {

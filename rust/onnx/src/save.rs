@@ -36,9 +36,18 @@ pub struct Saved {
 /// The model as one message.
 pub(crate) fn to_bytes(model: &Raw<ModelProto>, external: &External) -> Result<Vec<u8>, Error> {
     let whole = inline_external(model, external)?;
-    let rope = whole.rope();
-    require_fit(&rope)?;
-    Ok(rope.parts().collect::<Vec<_>>().concat())
+    joined(&whole.rope())
+}
+
+/// The bytes of a model of any size.
+fn joined(rope: &Rope) -> Result<Vec<u8>, Error> {
+    require_fit(rope)?;
+    let mut bytes = Vec::new();
+    if bytes.try_reserve_exact(rope.len()).is_err() {
+        return Err(Error::new(ErrorKind::Io(io::ErrorKind::OutOfMemory)));
+    }
+    rope.parts().for_each(|part| bytes.extend_from_slice(part));
+    Ok(bytes)
 }
 
 /// A model whose external data is in memory.
@@ -66,9 +75,7 @@ pub(crate) fn split(
             tensors.push((tensor_message.name.clone(), tensor));
         }
     }
-    let rope = slim.rope();
-    require_fit(&rope)?;
-    Ok(ExternalDataSplit { bytes: rope.parts().collect::<Vec<_>>().concat(), tensors })
+    Ok(ExternalDataSplit { bytes: joined(&slim.rope())?, tensors })
 }
 
 /// Removes the elements of `tensor`, and sets where they are stored.
@@ -95,6 +102,9 @@ pub(crate) fn save(
     limit: u64,
 ) -> Result<Saved, Error> {
     let target = Target::at(path)?;
+    if external.reads(target.path()) {
+        return Err(Error::new(ErrorKind::OwnData).at(Some(path)));
+    }
     target.clear_leftovers();
     let whole = inline_external(model, external)?;
     let rope = whole.rope();

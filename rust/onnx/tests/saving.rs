@@ -89,6 +89,26 @@ fn other_files_in_the_folder_stay() {
     assert!(folder.path().join("model.onnx.2.data").exists());
 }
 
+#[test]
+fn the_data_of_the_model_is_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    with_large(1.0).save_within(at("model.onnx"), 0).unwrap();
+    let before = std::fs::read(at("model.onnx.data")).unwrap();
+    let model = Model::open(at("model.onnx")).unwrap();
+    for limit in [0, u64::MAX] {
+        for path in [at("model.onnx.data"), at("./model.onnx.data")] {
+            let error = model.save_within(&path, limit).unwrap_err();
+            assert_eq!(*error.kind(), ErrorKind::OwnData, "{error}");
+            assert_eq!(error.path(), Some(&*path));
+        }
+    }
+    assert_eq!(std::fs::read(at("model.onnx.data")).unwrap(), before);
+    assert_eq!(names(folder.path()), ["model.onnx", "model.onnx.data"]);
+    // The data of another model is a file like any other.
+    with_large(2.0).save(at("model.onnx.data")).unwrap();
+}
+
 #[cfg(all(target_os = "linux", target_pointer_width = "64"))]
 #[test]
 fn data_that_cannot_be_external_must_fit_in_the_model() {

@@ -92,6 +92,9 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
         ErrorKind::External { location, .. } => {
             model("ExternalDataError").with("location", location).raise()
         }
+        ErrorKind::OwnData => {
+            Exception::new(py, "OptionError", &text).with("option", "output_path").raise()
+        }
         ErrorKind::Changed => model("ModelError").raise(),
         ErrorKind::TooLarge { .. } => {
             model("UnsupportedModelError").with("feature", "models of 2 GiB in one piece").raise()
@@ -184,6 +187,7 @@ fn errno_name(kind: io::ErrorKind) -> &'static str {
         io::ErrorKind::ReadOnlyFilesystem => "EROFS",
         io::ErrorKind::StorageFull => "ENOSPC",
         io::ErrorKind::InvalidInput => "EINVAL",
+        io::ErrorKind::OutOfMemory => "ENOMEM",
         _ => "EIO",
     }
 }

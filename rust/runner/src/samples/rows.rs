@@ -87,8 +87,14 @@ impl Rows {
         let mut rows = match &mut self.source {
             Source::Memory(rest) => rest.split_to(bytes.min(rest.len())),
             Source::Stream(reader) => {
-                let mut rows = vec![0; bytes];
-                let read = reader.read_exact(&mut rows);
+                let mut rows = Vec::new();
+                let read = match rows.try_reserve_exact(bytes) {
+                    Ok(()) => {
+                        rows.resize(bytes, 0);
+                        reader.read_exact(&mut rows)
+                    }
+                    Err(_) => Err(io::ErrorKind::OutOfMemory.into()),
+                };
                 read.map_err(|error| self.unreadable(error))?;
                 Bytes::from(rows)
             }
