@@ -52,16 +52,18 @@ impl Model {
 
     /// The model in a newer opset, and the changes.
     fn converted(&self, py: Python<'_>, opset: i64) -> PyResult<(Model, Outcome)> {
-        let (model, conversion) = gil::detached(py, self.model.path(), || {
-            quantize_rs::convert_opset(&self.model, opset)
+        let model = Arc::clone(&self.model);
+        let (model, conversion) = gil::interruptible(py, self.model.path(), move || {
+            quantize_rs::convert_opset(&model, opset)
         })?;
         Ok((Model { model: Arc::new(model) }, Outcome::new(conversion)))
     }
 
     /// The model with the types and shapes of its values, and how many are known.
     fn inferred(&self, py: Python<'_>) -> PyResult<(Model, Outcome)> {
+        let model = Arc::clone(&self.model);
         let (model, inference) =
-            gil::detached(py, self.model.path(), || quantize_rs::infer_shapes(&self.model))?;
+            gil::interruptible(py, self.model.path(), move || quantize_rs::infer_shapes(&model))?;
         Ok((Model { model: Arc::new(model) }, Outcome::new(inference)))
     }
 
@@ -83,9 +85,10 @@ impl Model {
         per_channel: bool,
         exclude: Vec<String>,
     ) -> PyResult<(Model, Outcome)> {
-        let (model, report) = gil::detached(py, self.model.path(), || {
+        let model = Arc::clone(&self.model);
+        let (model, report) = gil::interruptible(py, self.model.path(), move || {
             let below = Below::parse(&below.0, below.1)?;
-            quantize_rs::prune(&self.model, &Prune { below, per_channel, exclude })
+            quantize_rs::prune(&model, &Prune { below, per_channel, exclude })
         })?;
         Ok((Model { model: Arc::new(model) }, Outcome::new(report)))
     }
@@ -142,8 +145,10 @@ impl Model {
 
     /// Decides what to quantize.
     fn plan(&self, py: Python<'_>, options: ConfigOptions) -> PyResult<Plan> {
-        let (prepared, plan) = gil::detached(py, self.model.path(), || {
-            let prepared = PreprocessedModel::of(&self.model, options.config()?)?;
+        let config = gil::detached(py, self.model.path(), || options.config())?;
+        let model = Arc::clone(&self.model);
+        let (prepared, plan) = gil::interruptible(py, self.model.path(), move || {
+            let prepared = PreprocessedModel::of(&model, config)?;
             let plan = prepared.plan();
             Ok::<_, QuantizeError>((prepared, plan))
         })?;
