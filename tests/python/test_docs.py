@@ -138,7 +138,9 @@ def test_a_block_of_the_reference_that_needs_a_package_names_it() -> None:
     assert len(snippets()) > 30
     for snippet in snippets():
         imported = set(re.findall(r"^(?:import|from) (\w+)", snippet.text, re.MULTILINE))
-        assert imported <= {"logging", "numpy", "pathlib", "quantize_rs"} | snippet.allowed, snippet.line
+        assert imported <= {"logging", "numpy", "pathlib", "quantize_rs"} | snippet.allowed, (
+            snippet.line
+        )
 
 
 def test_links_of_the_reference_into_the_repository_lead_somewhere() -> None:
