@@ -73,10 +73,12 @@ scale: $(VENV)/demo-ready
 wild: $(VENV)/demo-ready
 	$(BIN)/python bench/wild.py $(MODELS) $(ARGS)
 
-# Kills a process that saves, N times.
-N ?= 200
+# Quantizes N mutated models, and kills a process that saves KILLS times.
+N ?= 1000000
+KILLS ?= 200
 attack:
-	KILLS=$(N) cargo test -p quantize-rs-onnx --test killed --locked -- --nocapture
+	N=$(N) cargo test --release -p quantize-rs --test attack --locked -- --ignored --nocapture
+	KILLS=$(KILLS) cargo test -p quantize-rs-onnx --test killed --locked -- --nocapture
 
 # Writes the fixtures anew, byte for byte what is checked in.
 fixtures: $(VENV)/created

@@ -36,6 +36,24 @@ def dims_overflow() -> bytes:
     return _with_weight([2**62, 2**62], b"")
 
 
+@attack("ModelError", opens=True, may_work=True)
+def empty_with_many_channels() -> bytes:
+    """A weight of 0 times 2^31 elements, and an Add that would be folded into its channels."""
+    model = honest()
+    w, two = model.graph.initializer
+    w.dims[:] = [0, 2**31]
+    w.raw_data = b""
+    two.CopyFrom(numpy_helper.from_array(np.array([2], np.float32), "two"))
+    del model.graph.node[:]
+    model.graph.node.extend(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+            helper.make_node("Add", ["h", "two"], ["y"], "sum"),
+        ]
+    )
+    return encoded(model)
+
+
 @attack("ModelError", "`w`", "negative")
 def dims_negative() -> bytes:
     """-12 times -16 elements: the product looks right."""

@@ -190,6 +190,7 @@ pub(crate) fn round(
             Sequence { model: &resolved.model, graph: &after, layers, task_of: &task_of };
         sequence.refine(&mut found, again, (&mut work, &mut state), control)?;
     }
+    control.go_on(work.progress())?;
     ranges.rounded = Arc::new(found);
     Ok(())
 }

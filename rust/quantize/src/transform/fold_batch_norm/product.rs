@@ -91,6 +91,10 @@ impl<'m> Product<'m> {
                 (rank.unwrap_or(1), 1, rank == Some(2))
             }
         };
+        // A weight without elements may have any number of channels.
+        if count > weight.elements() {
+            return None;
+        }
         let channels = Channels { count, least_rank, from_last, second, dtype: weight.dtype };
         (count > 0 && weight.dtype.is_float()).then_some(Product {
             node: index,
@@ -249,7 +253,8 @@ impl<'m> Product<'m> {
             Kind::Gemm(gemm) => shape[usize::from(gemm.int("transB", 0) != 0)],
             Kind::MatMul | Kind::ConvTranspose(_) => shape[0],
         };
-        Some(Channels { count, ..self.channels })
+        // A wrong number of groups would be far more channels than there are weights.
+        (count <= self.weight.elements()).then_some(Channels { count, ..self.channels })
     }
 
     /// Folds a scale and shift of the input channels into the weight and bias.
