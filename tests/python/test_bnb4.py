@@ -57,7 +57,9 @@ def run(model: bytes, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("weights", CODEBOOKS)
-@pytest.mark.parametrize(("depth", "block_size"), [(64, 64), (64, 16), (40, 16), (37, 32)])
+@pytest.mark.parametrize(
+    ("depth", "block_size"), [(64, 64), (64, 16), (40, 16), (37, 32), (512, 256)]
+)
 def test_codes_are_those_of_onnxruntime(weights: str, depth: int, block_size: int) -> None:
     model = net(depth)
     theirs = Theirs(onnx.load_from_string(model), CODEBOOKS[weights], block_size)
@@ -161,6 +163,9 @@ def test_the_same_call_as_with_onnxruntime() -> None:
         ({"output_format": "matmul_bnb4"}, "expected one of fp4, nf4"),
         ({"weights": "fp4", "output_format": "matmul_bnb4", "block_size": 24}, "power of two"),
         ({"weights": "fp4", "output_format": "matmul_bnb4", "target": "qnn"}, "qnn"),
+        ({"weights": "fp4", "output_format": "matmul_bnb4", "block_size": 512}, "16 to 256"),
+        ({"weights": "fp4", "output_format": "matmul_bnb4", "symmetric": False}, "symmetric"),
+        ({"weights": "fp4", "output_format": "matmul_bnb4", "per_channel": True}, "per_channel"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options: dict[str, Any], message: str) -> None:

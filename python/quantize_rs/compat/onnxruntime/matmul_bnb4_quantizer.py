@@ -26,7 +26,7 @@ class MatMulBnb4Quantizer:
     quant_type
         ``MatMulBnb4Quantizer.FP4`` or ``MatMulBnb4Quantizer.NF4``.
     block_size
-        The number of elements that share a scale, a power of two from 16 on.
+        The number of elements that share a scale, a power of two from 16 to 256.
     nodes_to_exclude
         Nodes and weights to exclude; they may be patterns.
 

@@ -110,7 +110,7 @@ const ROWS: &[FormatRow] = &[
         about: "weights as nf4 or fp4 codes in blocks, for ONNX Runtime's MatMulBnb4",
         weights: Some(&[QType::UInt4]),
         targets: Some(ONNX_RUNTIME),
-        blocks: Some((16, 4096)),
+        blocks: Some((16, 256)),
         calibrated: false,
         since: 7,
     },
@@ -178,6 +178,14 @@ impl Format {
                 "activations",
                 "cannot be quantized by calibration here; `quantize` writes this".to_owned(),
             );
+        }
+        if self == Format::MatMulBnb4 {
+            if config.symmetric == Some(false) {
+                return against("symmetric", "is false, and codes have no zero point".to_owned());
+            }
+            if config.per_channel == Some(true) {
+                return against("per_channel", "is true, and codes have blocks".to_owned());
+            }
         }
         if self == Format::QOperator {
             match config.activations {

@@ -25,8 +25,8 @@ pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(
         let wrong = |what: String| Some((node.named().to_owned(), what));
         let number = |name: &str| usize::try_from(node.int(name, 0)).unwrap_or(0);
         let (elements, block) = (number("K").checked_mul(number("N")), number("block_size"));
-        if block < 16 || !block.is_power_of_two() {
-            return wrong(format!("block_size is {block}, expected a power of 2 from 16 on"));
+        if !(16..=256).contains(&block) || !block.is_power_of_two() {
+            return wrong(format!("block_size is {block}, expected a power of 2 from 16 to 256"));
         }
         let kind = node.int("quant_type", -1);
         if Codebook::of_number(kind).is_none() {
