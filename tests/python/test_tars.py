@@ -163,7 +163,9 @@ def test_an_archive_that_was_cut_off_is_named(plan: Plan, kept: float, ending: s
     path = Path(packed(f"s.{ending}", arrays(), "w" if ending == "tar" else "w:gz"))
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * kept)])
-    with pytest.raises(CalibrationError, match=rf"s\.{ending} is no complete archive: .*copy or"):
+    with pytest.raises(
+        CalibrationError, match=rf"s\.{ending} is not a complete archive: .*copy or"
+    ):
         calibrated(plan, path)
 
 
@@ -174,6 +176,45 @@ def test_an_archive_that_ends_between_two_files_is_refused(plan: Plan) -> None:
     path.write_bytes(path.read_bytes()[:end])
     with pytest.raises(CalibrationError, match="it has no end of an archive"):
         calibrated(plan, path)
+
+
+@pytest.mark.parametrize("name", ["s.tar", "s.tar.gz"])
+def test_no_sample_of_a_damaged_archive_is_lost(plan: Plan, name: str) -> None:
+    mode = "w" if name == "s.tar" else "w:gz"
+    whole = Path(packed(name, arrays(), mode)).read_bytes()
+    # Zeros after the two blocks that end an archive mean nothing.
+    end = len(whole)
+    if mode == "w":
+        with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+            end = archive.getmembers()[-1].offset_data + 512 + 1024
+    cuts = range(0, end, max(1, end // 60))
+    for cut in cuts:
+        Path(name).write_bytes(whole[:cut])
+        with pytest.raises(CalibrationError):
+            calibrated(plan, name)
+    Path(name).write_bytes(whole + whole)
+    if mode == "w":
+        with pytest.raises(CalibrationError, match="there is more after its end"):
+            calibrated(plan, name)
+        with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+            headers = [member.offset for member in archive.getmembers()]
+        for header in headers:
+            damaged = bytearray(whole)
+            damaged[header + 3] ^= 1
+            Path(name).write_bytes(damaged)
+            with pytest.raises(CalibrationError, match="is not a complete archive"):
+                calibrated(plan, name)
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.FIFOTYPE])
+def test_links_in_an_archive_are_refused(plan: Plan, kind: bytes) -> None:
+    packed("s.tar", arrays())
+    with tarfile.open("s.tar", "a") as archive:
+        link = tarfile.TarInfo("train/9999.npy")
+        link.type, link.linkname = kind, "train/0000.npy"
+        archive.addfile(link)
+    with pytest.raises(CalibrationError, match=r"train/9999\.npy is a link or a device"):
+        calibrated(plan, "s.tar")
 
 
 @pytest.mark.parametrize(
@@ -196,10 +237,10 @@ def test_what_is_wrong_in_an_archive_is_said_with_its_place(
     assert "/tmp" not in str(caught.value).replace(str(Path.cwd()), "")
 
 
-def test_links_and_hidden_files_are_skipped(plan: Plan) -> None:
+def test_folders_and_hidden_files_are_skipped(plan: Plan) -> None:
     packed("s.tar", [*arrays(), (".hidden.npy", b"x")])
     with tarfile.open("s.tar", "a") as archive:
-        link = tarfile.TarInfo("9.npy")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        archive.addfile(link)
+        folder = tarfile.TarInfo("more")
+        folder.type = tarfile.DIRTYPE
+        archive.addfile(folder)
     assert calibrated(plan, "s.tar") == calibrated(plan, GOOD)

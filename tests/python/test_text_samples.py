@@ -155,7 +155,7 @@ def test_what_is_wrong_with_text_is_said_with_its_place(tokenizer: Any) -> None:
     cases: list[tuple[TextSamples, str]] = [
         (TextSamples("latin.txt", tokenizer), r"no UTF-8: .*\(latin\.txt, line 2\)"),
         (TextSamples("empty.txt", tokenizer), r"no calibration samples: .* none in empty\.txt"),
-        (TextSamples("corpus.txt", "other.json"), r"other\.json is no file of the package"),
+        (TextSamples("corpus.txt", "other.json"), r"other\.json is not a file of the package"),
         (TextSamples([{"txt": "a"}], tokenizer), r"no column `text`, there are `txt`: give field="),
         (TextSamples([3], tokenizer), r"expected a text, this is of type int \(text 0\)"),
         (TextSamples(["a"], silent), r"the tokenizer finds no token in 'a': remove it \(text 0\)"),
@@ -170,7 +170,7 @@ def test_what_is_wrong_with_text_is_said_with_its_place(tokenizer: Any) -> None:
     fixed = planned(length="9")
     with pytest.raises(OptionError, match="has no token to pad with: give one"):
         calibrated(fixed, TextSamples("corpus.txt", bare))
-    with pytest.raises(OptionError, match=r"pad_token is '\[NO\]', which is no token"):
+    with pytest.raises(OptionError, match=r"pad_token is '\[NO\]', which is not a token"):
         calibrated(fixed, TextSamples("corpus.txt", tokenizer, pad_token="[NO]"))
     with pytest.raises(OptionError, match="tokenizer is of type int"):
         calibrated(plan, TextSamples("corpus.txt", 3))

@@ -34,7 +34,7 @@ class Samples:
     Raises
     ------
     OptionError
-        `transform` is no function, or `data` is ``"random"``.
+        `transform` is not a function, or `data` is ``"random"``.
 
     Examples
     --------

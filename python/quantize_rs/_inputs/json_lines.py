@@ -27,7 +27,7 @@ def _parsed(line: bytes, place: str) -> dict[str, object]:
     try:
         found = json.loads(line.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        what = f"this is no line of JSON: {error}; write one object a line ({place})"
+        what = f"this is not a line of JSON: {error}; write one object a line ({place})"
         raise CalibrationError(what, category="data") from error
     if not isinstance(found, dict):
         what = (

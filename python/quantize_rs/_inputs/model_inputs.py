@@ -69,7 +69,7 @@ class ModelInputs:
         return wanted
 
     def _are_left_to_the_core(self, names: Collection[str], missing: list[str]) -> bool:
-        """Whether numpy's name stands for the only input, or an input is no tensor."""
+        """Whether numpy's name stands for the only input, or an input is not a tensor."""
         unnamed = len(self.all) == 1 and list(names) == ["arr_0"]
         no_tensor = any(
             one.dtype is None and one.shape is None for one in self.all if one.name in missing

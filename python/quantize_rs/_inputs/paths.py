@@ -71,16 +71,22 @@ def _in_folder(folder: Path) -> list[Path]:
 
     Parquet files may be in subfolders, as partitions are.
     """
-    files = sorted(path for path in folder.iterdir() if path.is_file() and _is_visible(path))
+    files = sorted(
+        path for path in folder.iterdir() if path.is_file() and _is_visible(path, folder)
+    )
     if any(ending(path, IMAGE_SUFFIXES) for path in files):
         return []
     found = [path for path in files if any(ending(path, kind) for kind in FORMATS)]
-    nested = (path for path in folder.rglob("*.parquet") if path.is_file())
-    return found or sorted(nested)
+    inner = (path for path in folder.rglob("*.parquet") if path.parent != folder)
+    nested = sorted(path for path in inner if path.is_file() and _is_visible(path, folder))
+    if found and nested and any(ending(path, (".parquet",)) for path in found):
+        what = f"{folder} has Parquet files, and so has {nested[0].parent}: give one of both"
+        raise CalibrationError(what, value=str(folder), category="data")
+    return found or nested
 
 
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith((".", "_"))
+def _is_visible(path: Path, folder: Path) -> bool:
+    return not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
 
 
 def expanded(path: str | os.PathLike[str]) -> list[Path]:

@@ -212,7 +212,9 @@ def _images(path: str) -> list[Path]:
     else:
         found = [given] if given.exists() else paths.matching(path)
     return sorted(
-        one for one in found if paths.ending(one, IMAGE_SUFFIXES) and not one.name.startswith(".")
+        one
+        for one in found
+        if paths.ending(one, IMAGE_SUFFIXES) and not one.name.startswith(".") and one.is_file()
     )
 
 

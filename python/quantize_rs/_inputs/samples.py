@@ -82,7 +82,8 @@ def sample_source(
             return image_source(data)
     inputs = ModelInputs(model)
     if (rows := row_sources.opened(data, inputs)) is not None:
-        length = None if rows.count is None else rows.count // inputs.batch
+        # With a batch of several samples, a row may hold one or a whole batch.
+        length = rows.count if inputs.batch == 1 else None
         return _core.Source.iterator(feeds(rows, inputs, rows.where), length)
     match data:
         case str() | os.PathLike():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import io
 import itertools
 import json
 import tarfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -20,6 +23,9 @@ from .rows import Row
 # Two blocks of zeros end an archive.
 _END = bytes(1024)
 
+# tarfile reads blocks of 10 KiB ahead.
+_KEPT = 1 << 15
+
 
 def rows(path: Path, *, options: ImageFolder | None) -> Iterator[Row]:
     """Read an archive from its first file to its last.
@@ -28,25 +34,29 @@ def rows(path: Path, *, options: ImageFolder | None) -> Iterator[Row]:
     and images belong to the only input; the keys of an object in ``0001.json`` are names of inputs.
     Pickled objects are never read. Images become numbers as `options` says; pixels without it.
     """
-    _check_end(path)
     try:
-        with tarfile.open(path, "r|*") as archive:
-            for key, members in itertools.groupby(_files(archive), lambda file: file[0]):
+        with _opened(path) as file, tarfile.open(None, "r|", cast(Any, file)) as archive:
+            for key, members in itertools.groupby(_files(archive, path), lambda file: file[0]):
                 place = f"{path}, sample {key}"
                 values: dict[str, Any] = {}
                 for _, ending, data in members:
                     _add(values, _decoded(ending, data, f"{path}, {key}.{ending}", options), place)
                 yield Row(place, values)
-    except (tarfile.TarError, EOFError) as error:
+            _check_end(archive.offset, file, path)
+    except (tarfile.TarError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _damaged(path, error) from error
 
 
-def _files(archive: tarfile.TarFile) -> Iterator[tuple[str, str, bytes]]:
+def _files(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, str, bytes]]:
     """Return for each file the name of its sample, the rest of its name, and its bytes."""
     for member in archive:
+        archive.members = []  # type: ignore[attr-defined] # all of them would be kept
         name = PurePosixPath(member.name)
-        if not member.isfile() or name.name.startswith("."):
+        if name.name.startswith(".") or member.isdir():
             continue
+        if not member.isfile():
+            what = f"is a link or a device, expected a file: write it as one ({path})"
+            raise CalibrationError(f"{member.name} {what}", value=member.name, category="data")
         stem, _, ending = name.name.partition(".")
         file = archive.extractfile(member)
         yield str(name.with_name(stem)), ending, b"" if file is None else file.read()
@@ -84,17 +94,50 @@ def _add(values: dict[str, Any], more: dict[str, Any], place: str) -> None:
         values[name] = value
 
 
-def _check_end(path: Path) -> None:
-    """Refuse an archive that was cut off between two files, which reads well until its end."""
-    if path.suffix.lower() != ".tar":
-        return  # what is compressed and cut off does not decode
-    with path.open("rb") as file:
-        size = file.seek(0, io.SEEK_END)
-        file.seek(max(0, size - len(_END)))
-        if file.read() != _END:
-            raise _damaged(path, "it has no end of an archive")
+class _Tail:
+    """A stream that keeps the last bytes that were read."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self.read_so_far = 0
+        self.tail = b""
+
+    def read(self, size: int = -1) -> bytes:
+        data: bytes = self._file.read(size)
+        self.read_so_far += len(data)
+        self.tail = (self.tail + data)[-_KEPT:]
+        return data
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[_Tail]:
+    with path.open("rb") as raw:
+        compressed = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        if compressed:
+            with gzip.GzipFile(fileobj=raw) as file:
+                yield _Tail(file)
+        else:
+            yield _Tail(raw)
+
+
+def _check_end(stopped: int, file: _Tail, path: Path) -> None:
+    """Refuse what follows the header at which tarfile stopped, unless that is the end.
+
+    tarfile stops at a damaged header as well. An archive ends with two blocks of zeros, which more
+    of them may follow.
+    """
+    rest = file.tail[stopped - file.read_so_far :] if stopped < file.read_so_far else b""
+    while data := file.read(1 << 20):
+        if any(data):
+            raise _damaged(path, "a header is damaged, or there is more after its end")
+        rest = rest if len(rest) >= len(_END) else rest + data
+    if any(rest):
+        raise _damaged(path, "a header is damaged, or there is more after its end")
+    if len(rest) < len(_END):
+        raise _damaged(path, "it has no end of an archive")
 
 
 def _damaged(path: Path, error: object) -> CalibrationError:
-    what = f"{path} is no complete archive: {error}; copy or write it again"
+    what = f"{path} is not a complete archive: {error}; copy or write it again"
     return CalibrationError(what, value=str(path), category="data")

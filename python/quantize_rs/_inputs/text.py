@@ -86,7 +86,7 @@ def lines(path: Path) -> Iterator[Row]:
             try:
                 yield Row(place, line.decode("utf-8-sig"))
             except UnicodeDecodeError as error:
-                what = f"this is no UTF-8: {error}; save the file as UTF-8 ({place})"
+                what = f"this is not UTF-8: {error}; save the file as UTF-8 ({place})"
                 raise CalibrationError(what, category="data") from error
 
 
@@ -126,10 +126,12 @@ class _Encoder:
         self._tokenizer = _tokenizer(texts.tokenizer)
         padding = self._tokenizer.padding or {}
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(fixed or texts.max_length)
+        side = (self._tokenizer.truncation or {}).get("direction", "right")
+        self._tokenizer.enable_truncation(fixed or texts.max_length, direction=side)
         if length := fixed or texts.pad_to:
             token = texts.pad_token or padding.get("pad_token")
-            self._tokenizer.enable_padding(length=length, **self._padding(token))
+            own = {key: padding[key] for key in ("direction", "pad_type_id") if key in padding}
+            self._tokenizer.enable_padding(length=length, **own, **self._padding(token))
 
     def _padding(self, token: str | None) -> dict[str, Any]:
         """Return the token to pad with and its id."""
@@ -138,7 +140,7 @@ class _Encoder:
                 return {"pad_token": known, "pad_id": number}
         what = "pad_token is None, and the tokenizer has no token to pad with: give one"
         if token is not None:
-            what = f"pad_token is {token!r}, which is no token of the tokenizer"
+            what = f"pad_token is {token!r}, which is not a token of the tokenizer"
         raise OptionError(what, option="pad_token")
 
     def __call__(self, text: str, place: str) -> dict[str, Any]:
@@ -176,5 +178,5 @@ def _tokenizer(given: Any) -> Any:
     try:
         return Tokenizer.from_str(text.decode())
     except Exception as error:  # the package raises `Exception` itself
-        what = f"{path} is no file of the package tokenizers: {error}; give its tokenizer.json"
+        what = f"{path} is not a file of the package tokenizers: {error}; give its tokenizer.json"
         raise CalibrationError(what, value=str(path), category="data") from error

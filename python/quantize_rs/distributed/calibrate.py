@@ -83,7 +83,7 @@ def calibrate(
     Raises
     ------
     CalibrationError
-        As in `Plan.calibrate`; or the workers of a part died again and again.
+        As in `Plan.calibrate`; or the workers of a part died more than `retries` times.
     OptionError
         An option is wrong, or the samples cannot be sent to another process.
     FileNotFoundError, PermissionError, OSError
@@ -183,7 +183,8 @@ def _is_empty(error: Exception) -> bool:
 def _dead(shard: Shard, times: int, error: Exception) -> CalibrationError:
     what = (
         f"the worker of part {shard} died {times} times ({type(error).__name__}: {error}): "
-        "give workers more memory, or divide the samples into more shards"
+        "give workers more memory, or divide the samples into more shards; a script that starts "
+        'processes needs `if __name__ == "__main__":` around what it does'
     )
     return CalibrationError(what, category="engine")
 
