@@ -115,6 +115,31 @@ def test_a_handler_that_raises_ends_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "q.onnx").exists()
 
 
+def test_ctrl_c_while_a_model_is_saved_is_not_lost(tmp_path: Path) -> None:
+    program = """
+import os, signal, sys, threading
+import numpy as np, onnx, quantize_rs
+from onnx import helper, numpy_helper
+
+weight = numpy_helper.from_array(np.ones((2000, 2000), np.float32), "w")
+value = lambda name, shape: helper.make_tensor_value_info(name, 1, shape)
+node = helper.make_node("MatMul", ["x", "w"], ["y"])
+graph = helper.make_graph([node], "g", [value("x", [1, 2000])], [value("y", [1, 2000])], [weight])
+opsets = [helper.make_opsetid("", 17)]
+model = quantize_rs.open(helper.make_model(graph, opset_imports=opsets, ir_version=8))
+quantized = model.plan().apply()
+threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    for _ in range(3000):
+        quantized.save(sys.argv[1])
+except KeyboardInterrupt:
+    print("stopped")
+"""
+    run = [sys.executable, "-c", program, str(tmp_path / "q.onnx")]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "stopped\n", done.stderr
+
+
 def test_the_command_writes_the_same(tmp_path: Path) -> None:
     digits = quantize_rs.examples.digits()
     command = [sys.executable, "-m", "quantize_rs", "quantize", str(digits.model)]

@@ -40,9 +40,9 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     >>> with quantize_rs.trace("trace.json"):
     ...     report = quantize_rs.quantize(digits.model, "digits.int8.onnx")
     """
-    if not os.fspath(path).endswith(".json"):
+    if not os.fsdecode(path).endswith(".json"):
         # A model is not overwritten by mistake.
-        what = f"path is {os.fspath(path)!r}, expected a name that ends in .json"
+        what = f"path is {os.fsdecode(path)!r}, expected a name that ends in .json"
         raise OptionError(what, option="path")
     files.writable(path)
     spans = _core.Trace()

@@ -15,6 +15,7 @@ use pyo3::types::PyCFunction;
 use quantize_rs::QuantizeError;
 
 use crate::errors;
+use crate::trace;
 
 /// How often a waiting thread checks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
@@ -25,7 +26,11 @@ pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     path: Option<&Path>,
     work: impl FnOnce() -> Result<T, E> + Send,
 ) -> PyResult<T> {
-    match py.detach(|| caught(work)) {
+    let outcome = py.detach(|| caught(work));
+    if let Some(error) = trace::raised() {
+        return Err(error);
+    }
+    match outcome {
         Ok(outcome) => outcome.map_err(|error| errors::raised(py, &error.into(), path)),
         Err(panic) => Err(errors::internal(py, &panic)),
     }

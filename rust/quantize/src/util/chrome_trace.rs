@@ -34,7 +34,7 @@ struct Events {
 
 #[derive(Default)]
 struct Known {
-    events: Vec<Value>,
+    events: Vec<(FinishedSpan, usize)>,
     /// Threads, numbered in the order of their first span.
     threads: HashMap<ThreadId, usize>,
 }
@@ -50,15 +50,14 @@ impl ChromeTrace {
     /// The spans that have ended.
     pub fn to_json(&self) -> String {
         let known = self.events.known.lock().unwrap_or_else(PoisonError::into_inner);
-        json!({"displayTimeUnit": "ms", "traceEvents": known.events}).to_string()
+        let events = known.events.iter().map(|(span, thread)| self.events.event(span, *thread));
+        let events: Vec<Value> = events.collect();
+        json!({"displayTimeUnit": "ms", "traceEvents": events}).to_string()
     }
 }
 
-impl SpanListener for Events {
-    fn finished(&self, span: &FinishedSpan) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let next = known.threads.len() + 1;
-        let thread = *known.threads.entry(thread::current().id()).or_insert(next);
+impl Events {
+    fn event(&self, span: &FinishedSpan, thread: usize) -> Value {
         let begun = span.begun.saturating_duration_since(self.begun);
         let level = if span.level == SpanLevel::Stage { "stage" } else { "part" };
         let mut event = json!({
@@ -73,6 +72,15 @@ impl SpanListener for Events {
         if !span.of.is_empty() {
             event["args"] = json!({"of": span.of});
         }
-        known.events.push(event);
+        event
+    }
+}
+
+impl SpanListener for Events {
+    fn finished(&self, span: &FinishedSpan) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let next = known.threads.len() + 1;
+        let thread = *known.threads.entry(thread::current().id()).or_insert(next);
+        known.events.push((span.clone(), thread));
     }
 }
