@@ -6,7 +6,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
-use std::io;
+use std::io::{self, Seek};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ const SUFFIX: &str = ".tmp";
 
 /// How long one save waits while others rename their files in the same folder, which takes them
 /// milliseconds.
-const MAX_WAIT: Duration = Duration::from_secs(10);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// A file that is being written. It is removed unless it gets its final name.
 pub(crate) struct NewFile {
@@ -117,10 +117,25 @@ impl NewFile {
     /// Gives the file a hidden name, unless it has one.
     fn hide(&mut self) -> io::Result<()> {
         if self.hidden.is_none() {
-            let made = hidden_names().make_in(&self.folder, |path| self.link(path))?;
-            self.hidden = Some(made.into_temp_path());
+            match hidden_names().make_in(&self.folder, |path| self.link(path)) {
+                Ok(made) => self.hidden = Some(made.into_temp_path()),
+                // A file system may have unnamed files, and not let them have a name.
+                Err(_) => *self = self.copied()?,
+            }
         }
         Ok(())
+    }
+
+    /// A file with a hidden name and the same contents.
+    fn copied(&self) -> io::Result<NewFile> {
+        let permissions = self.file.metadata()?.permissions();
+        let mut copy = NewFile::named(&self.folder, Some(&permissions))?;
+        copy.file.set_permissions(permissions)?;
+        let mut from = &self.file;
+        from.rewind()?;
+        io::copy(&mut from, &mut copy.file)?;
+        copy.file.sync_all()?;
+        Ok(copy)
     }
 
     #[cfg(target_os = "linux")]

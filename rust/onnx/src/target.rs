@@ -106,11 +106,13 @@ impl Target {
             for path in leftover.other_names() {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
                 let models = models_of_data(&name);
+                // The model may have another name by now: then its data is left alone.
+                let there = |model: &&str| path.with_file_name(model).exists();
                 let unused = |model: &&str| {
                     let model = Target { path: path.with_file_name(model), existing: None };
                     model.own_data().is_ok_and(|own| !own.contains(&path))
                 };
-                if !models.is_empty() && models.iter().all(unused) {
+                if models.iter().any(there) && models.iter().all(unused) {
                     let _ = fs::remove_file(&path);
                 }
             }
