@@ -106,6 +106,24 @@ def test_another_file_is_refused_and_left_alone(
         rounded(net, tmp_path / "q.onnx", resume_rounding=other)
     assert raised.value.option == "resume_rounding"
     assert other.read_bytes() == before
+    seen: list[int] = []
+
+    def samples() -> Any:
+        for number, feed in enumerate(net[1]):
+            seen.append(number)
+            yield feed
+
+    with pytest.raises(errors.OptionError, match="cannot be read or written"):
+        quantize_rs.quantize(
+            net[0],
+            tmp_path / "q.onnx",
+            calibration_data=samples(),
+            resume_rounding=tmp_path / "none" / "state",
+            **OPTIONS,
+        )
+    assert len(seen) < 4
+    with pytest.raises(errors.OptionError, match="would overwrite"):
+        rounded(net, tmp_path / "q.onnx", resume_rounding=tmp_path / "q.onnx")
     with pytest.raises(errors.OptionError, match="cannot be read or written"):
         rounded(net, tmp_path / "q.onnx", resume_rounding=tmp_path / "none" / "state")
 

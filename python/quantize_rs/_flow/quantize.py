@@ -497,7 +497,9 @@ def _quantized(
     """Quantize a model with options that are resolved."""
     static = found.function == "quantize_with_calibration"
     data, ranges = found["calibration_data"], found["ranges"]
-    destination = writable(output_path, data, ranges, found["validation_data"])
+    destination = writable(
+        output_path, data, ranges, found["validation_data"], written=found["resume_rounding"]
+    )
     bits = check.bits("bits", found["bits"])
     options = option_dict(found, bits=bits, with_activations=static)
     model = open_model(input_path)

@@ -11,11 +11,13 @@ from ..errors import OptionError
 __all__ = ["writable", "write"]
 
 
-def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | None:
+def writable(
+    path: str | os.PathLike[str] | None, *needed: object, written: object = None
+) -> Path | None:
     """Check that a file can be written to a path, before the work starts.
 
-    The path must not be one of the input files in `needed`. Items that are not paths, and the
-    string ``"random"``, are ignored.
+    The path must not be one of the input files in `needed`, nor that of another file that is
+    `written`. Items that are not paths, and the string ``"random"``, are ignored.
     """
     if path is None:
         return None
@@ -24,10 +26,10 @@ def writable(path: str | os.PathLike[str] | None, *needed: object) -> Path | Non
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
-    for other in needed:
+    for other in (*needed, written):
         if not isinstance(other, str | os.PathLike) or other == "random":
             continue
-        if target.is_file() and _same(target, other):
+        if (target.is_file() or other is written) and _same(target, other):
             what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
             raise OptionError(what, option="output_path")
     return target

@@ -79,7 +79,8 @@ pub(crate) fn report(
     let output = args.output.checked(&args.model, DONE)?;
     let read: Vec<&Path> =
         args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
-    output_path::check_apart("--output", &output, &read)?;
+    let state: Vec<&Path> = config.resume_rounding.as_deref().into_iter().collect();
+    output_path::check_apart("--output", &output, &[&*read, &*state].concat())?;
     args.html.check(&[&[&*args.model, &*output], &read[..]].concat())?;
     let given = &args.samples;
     let samples = samples(args, &prepared)?;

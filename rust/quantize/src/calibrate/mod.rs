@@ -35,7 +35,7 @@ pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
 pub use shard::calibrate_shard;
 pub use weights::RoundingCost;
-use weights::{Again, MomentCollector};
+use weights::{Again, MomentCollector, StateFile};
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
 /// channel means that bias correction needs.
@@ -77,6 +77,9 @@ pub fn calibrate(
             return Ok(ranges);
         }
         let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
+        // Before samples run, which may take long.
+        let resume = plan.config.resume_rounding.as_deref();
+        let state = StateFile::open(resume.filter(|_| moments.is_some()))?;
         let mut samples = RepeatedSamples::new(
             samples,
             (half.is_some() || cached || layers.repeats(plan)) && engine.runs_any_model(),
@@ -114,7 +117,10 @@ pub fn calibrate(
         if let Some(moments) = moments {
             let _span = Span::stage("round weights");
             let moments = moments.finish();
-            weights::round(model, plan, &mut ranges, &layers, moments, again, &mut control)?;
+            let with = (again, state);
+            weights::round(model, plan, &mut ranges, &layers, moments, with, &mut control)?;
+        } else if resume.is_some() {
+            ranges.notes.push(NOTHING_TO_RESUME.to_owned());
         }
         if let Some(half) = half.filter(|_| !kept.is_empty()) {
             // Masks are clipped before their values are measured.
@@ -135,6 +141,9 @@ pub fn calibrate(
 /// The number of samples that every message asks for: from here on `auto` compares the methods, and
 /// more samples seldom change a range. At most an eighth of them evaluates each method.
 pub const ENOUGH_SAMPLES: usize = 8 * retained::MAX_RETAINED;
+
+/// The note of a plan with a file to resume from that has no use for it.
+const NOTHING_TO_RESUME: &str = "resume_rounding has no effect: no weight is rounded with samples";
 
 /// The note of a plan that observes no value.
 const NO_OBSERVED_VALUE: &str =

@@ -45,7 +45,8 @@ pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
 pub(crate) use sequential::Again;
 use sequential::Sequence;
-use state_file::{Key, StateFile};
+use state_file::Key;
+pub(crate) use state_file::StateFile;
 use work::Work;
 
 /// The note of a calibration with too many samples for their moments to be added exactly.
@@ -124,7 +125,7 @@ pub(crate) fn round(
     ranges: &mut Ranges,
     layers: &Layers,
     mut moments: Vec<Option<InputMoments>>,
-    again: Again<'_>,
+    (again, mut state): (Again<'_>, StateFile),
     control: &mut Control<'_>,
 ) -> Result<(), QuantizeError> {
     let resolved = plan.resolve(model, Some(ranges))?;
@@ -157,7 +158,6 @@ pub(crate) fn round(
         let (graph, plan, constant) = (&after, &resolved.plan, constants.get(weight)?);
         Some(WeightTask { graph, plan, name, how, constant, floors })
     };
-    let mut state = StateFile::open(plan.config.resume_rounding.as_deref())?;
     let mut work = Work::of(layers, ranges.samples, !again.samples.is_empty());
     let mut found = RoundedWeights::new();
     for weight in &layers.weights {

@@ -34,7 +34,7 @@ struct EntryKey {
 }
 
 /// Finished weights by the key of everything that they depend on, if there is a file for them.
-pub(super) struct StateFile(Option<OpenFile>);
+pub(crate) struct StateFile(Option<OpenFile>);
 
 struct OpenFile {
     path: PathBuf,
@@ -49,15 +49,15 @@ impl StateFile {
     ///
     /// # Errors
     /// The file cannot be read or written, is of another kind, or another process writes it.
-    pub(super) fn open(path: Option<&Path>) -> Result<StateFile, QuantizeError> {
+    pub(crate) fn open(path: Option<&Path>) -> Result<StateFile, QuantizeError> {
         let Some(path) = path else { return Ok(StateFile(None)) };
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(path).map_err(|error| unusable(path, &error))?;
-        file.try_lock().map_err(|error| match error {
-            TryLockError::WouldBlock => refused(path, "which another process is writing"),
-            TryLockError::Error(error) => unusable(path, &error),
-        })?;
+        // Without locks of the file system nothing keeps another process away.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            return Err(refused(path, "which another process is writing"));
+        }
         let mut open = OpenFile { path: path.to_owned(), file, lines: HashMap::new(), end: 0 };
         match open.scan() {
             Ok(true) => Ok(StateFile(Some(open))),
