@@ -280,6 +280,8 @@ def test_layers_are_ranked_by_a_metric() -> None:
 
     with pytest.raises(RuntimeError, match="no score"):
         quantize_rs.sensitivity(MODEL, DATA, broken, **options)
+    with pytest.raises(OptionError, match="metric of your own"):
+        quantize_rs.sensitivity(MODEL, DATA, "kl", resume="known.json", **options)
     with pytest.raises(OptionError, match="labels"):
         quantize_rs.sensitivity(MODEL, DATA, "cosine", labels=[0], **options)
     with pytest.raises(OptionError, match="expected top1"):

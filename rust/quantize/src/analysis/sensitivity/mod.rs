@@ -233,6 +233,11 @@ pub fn sensitivity(
     control: Control<'_>,
 ) -> Result<Sensitivity, QuantizeError> {
     while_unchanged(&[model], || {
+        if options.custom.is_some() && options.resume.is_some() {
+            let what = "cannot be used with a metric of your own: the file cannot tell whether it \
+                        is the same";
+            return Err(QuantizeError::option("resume", what));
+        }
         if options.metric == Metric::Weight {
             return weight_sensitivity(model, plan);
         }

@@ -14,7 +14,6 @@ use super::pieces::{Piece, Pieces};
 use super::resume::Journal;
 use super::{LayerRow, Sensitivity, SensitivityOptions};
 use crate::analysis::compare::{CompareOptions, outputs, scored};
-use crate::analysis::output_metric::MetricHandle;
 use crate::analysis::recorded::Sizes;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -164,7 +163,6 @@ fn print(
     hash.write(serde_json::to_string(&ranges).unwrap_or_default().as_bytes());
     hash.write(engine.name().as_bytes());
     hash.write_u8(u8::from(options.all_but_one));
-    hash.write(options.custom.as_ref().map_or("", MetricHandle::name).as_bytes());
     for sample in samples {
         hash.write_u64(sample.key());
     }
