@@ -123,8 +123,6 @@ fn run(first: u64, count: u64, threads: usize) -> u64 {
     };
     let running: Vec<AtomicU64> = (0..threads).map(|_| AtomicU64::new(u64::MAX)).collect();
     let begun = Instant::now();
-    let quiet = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
     std::thread::scope(|scope| {
         for own in &running {
             let (next, done, faults, seeds, known) = (&next, &done, &faults, &seeds, &known);
@@ -180,7 +178,6 @@ fn run(first: u64, count: u64, threads: usize) -> u64 {
             }
         }
     });
-    std::panic::set_hook(quiet);
     let faults = faults.into_inner().unwrap();
     assert!(faults.is_empty(), "{} faults: {faults:#?}", faults.len());
     done.into_inner()

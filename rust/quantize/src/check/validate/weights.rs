@@ -460,7 +460,12 @@ impl Pair<'_> {
             let groups = if operator == "ConvTranspose" { node.int("group", 1) } else { 1 };
             let groups = usize::try_from(groups).unwrap_or(1).max(1);
             let of_group = reference.len().div_ceil(groups).max(1);
-            let mut sums = vec![0.0; channels * groups];
+            // A wrong number of groups would be more channels than there are weights.
+            let all = channels.saturating_mul(groups);
+            if all > reference.len() {
+                continue;
+            }
+            let mut sums = vec![0.0; all];
             for (at, (w, float)) in reference.iter().zip(&self.decoded.floats).enumerate() {
                 let channel = at / of_group * channels + at / inner.max(1) % channels.max(1);
                 if let Some(sum) = sums.get_mut(channel) {

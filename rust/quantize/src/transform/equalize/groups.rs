@@ -203,7 +203,8 @@ impl<'m> Search<'_, 'm> {
             let target = crate::graph::constants::ints(&fixed(graph, graph.input(node, 1)?)?)?;
             let [rows, columns] = target[..] else { return None };
             let shape = graph.shape(input)?;
-            let width: Option<usize> = shape.get(1..)?.iter().copied().product();
+            let mut lengths = shape.get(1..)?.iter().copied();
+            let width = lengths.try_fold(1_usize, |all, length| all.checked_mul(length?));
             let is_whole = columns == -1 || usize::try_from(columns).ok() == width;
             let first = usize::try_from(rows).ok().filter(|rows| *rows > 0);
             let same =
