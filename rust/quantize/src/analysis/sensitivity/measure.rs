@@ -47,7 +47,11 @@ impl<'a> Steps<'a> {
         self.total -= less;
     }
 
-    fn go_on(&mut self) -> Result<(), CalibrationError> {
+    /// Reports progress and asks whether to continue.
+    ///
+    /// # Errors
+    /// The callback returned `false`.
+    pub(super) fn go_on(&mut self) -> Result<(), CalibrationError> {
         let progress = Progress::of(self.done, Some(self.total));
         if (self.ask)(progress) { Ok(()) } else { Err(CalibrationError::new(Kind::Cancelled)) }
     }

@@ -277,16 +277,19 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
     while_unchanged(&[model], || {
         let graph = Graph::of(model)?;
         let order = topological(&model.graph().node)?;
-        let mut rows = Vec::new();
-        for layer in layers(&graph, plan, &order).into_iter().filter(|layer| layer.is_weight) {
-            let mut alone =
-                Layer { values: std::iter::once(layer.name.clone()).collect(), ..layer };
-            let only = layers::with_only(plan, &[&alone], None);
-            alone.values.clear();
-            let encoded = encode(&graph, &only, None)?;
-            let error = encoded.weights.get(&alone.name).and_then(|tensor| tensor.metrics);
-            rows.push(LayerRow::of(&graph, plan, &alone, error));
+        let mut weights = layers(&graph, plan, &order);
+        weights.retain(|layer| layer.is_weight);
+        for layer in &mut weights {
+            layer.values = std::iter::once(layer.name.clone()).collect();
         }
+        // All at once, since the error of a weight does not depend on others.
+        let only = layers::with_only(plan, &weights.iter().collect::<Vec<_>>(), None);
+        let encoded = encode(&graph, &only, None)?;
+        let row = |layer: &Layer| {
+            let error = encoded.weights.get(&layer.name).and_then(|tensor| tensor.metrics);
+            LayerRow::of(&graph, plan, layer, error)
+        };
+        let rows = weights.iter().map(row).collect();
         let found = Sensitivity {
             metric: Metric::Weight,
             all_but_one: false,

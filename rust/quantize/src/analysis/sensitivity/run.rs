@@ -96,6 +96,8 @@ pub(super) fn run(
         let mut lent: BTreeSet<String> = BTreeSet::new();
         // Neighboring layers read mostly the same values: these are computed once for all of them.
         while let Some(next) = waiting.last() {
+            // Preparing the parts of a large model takes long, too.
+            steps.go_on()?;
             let trial = scene.trial(next, &all, options, &mut pieces)?;
             let both: BTreeSet<String> = lent.iter().chain(trial.lent()).cloned().collect();
             let bytes: usize = both.iter().map(|name| sizes[name]).sum();
