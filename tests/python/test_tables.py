@@ -314,9 +314,9 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(plan: Plan, fault: str)
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b'{"input_ids": [1, 2]', r"no line of JSON: .*one object a line \(s\.jsonl, line 2\)"),
-        (b"\xff{}", r"no line of JSON: .*\(s\.jsonl, line 2\)"),
-        (b"[" * 100_000, r"no line of JSON: .*\(s\.jsonl, line 2\)"),
+        (b'{"input_ids": [1, 2]', r"not a line of JSON: .*one object a line \(s\.jsonl, line 2\)"),
+        (b"\xff{}", r"not a line of JSON: .*\(s\.jsonl, line 2\)"),
+        (b"[" * 100_000, r"not a line of JSON: .*\(s\.jsonl, line 2\)"),
         (b"[1, 2]", r"expected an object with the names of inputs, this is a list: .*line 2\)"),
         (b'{"input_ids": [1]}', r"no array for input `attention_mask`; .*line 2\)"),
         (

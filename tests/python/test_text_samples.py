@@ -153,7 +153,7 @@ def test_what_is_wrong_with_text_is_said_with_its_place(tokenizer: Any) -> None:
     bare.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
     silent = tokenizers.Tokenizer(tokenizers.models.BPE())
     cases: list[tuple[TextSamples, str]] = [
-        (TextSamples("latin.txt", tokenizer), r"no UTF-8: .*\(latin\.txt, line 2\)"),
+        (TextSamples("latin.txt", tokenizer), r"not UTF-8: .*\(latin\.txt, line 2\)"),
         (TextSamples("empty.txt", tokenizer), r"no calibration samples: .* none in empty\.txt"),
         (TextSamples("corpus.txt", "other.json"), r"other\.json is not a file of the package"),
         (TextSamples([{"txt": "a"}], tokenizer), r"no column `text`, there are `txt`: give field="),
