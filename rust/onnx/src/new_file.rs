@@ -259,3 +259,23 @@ pub(crate) fn lock(folder: &Path) -> Option<File> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_gets_no_name_is_copied() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.onnx");
+        let mut file = NewFile::create(folder.path(), None).unwrap();
+        file.file().write_all(b"contents").unwrap();
+        let mode = file.file.metadata().unwrap().permissions();
+        file.copied().unwrap().replace(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"contents");
+        assert_eq!(fs::metadata(&path).unwrap().permissions(), mode);
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -81,22 +81,12 @@ impl Target {
     ///
     /// [`data_target`]: Target::data_target
     fn own_data(&self) -> Result<BTreeSet<PathBuf>, Error> {
-        let model = match Opened::at(&self.path, MAX_READ_BYTES) {
-            Ok(file) => Raw::<ModelProto>::read(Span::whole(file.bytes)),
-            Err(error) if *error.kind() == ErrorKind::Io(io::ErrorKind::NotFound) => {
-                return Ok(BTreeSet::new());
-            }
-            Err(error) => return Err(error),
+        let named = data_of(&self.path)?.into_iter();
+        let own = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            models_of_data(&name).contains(&&*self.name())
         };
-        let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
-            return Ok(BTreeSet::new());
-        };
-        let own = |location: &str| {
-            let ours = models_of_data(location).contains(&&*self.name());
-            ours.then(|| self.path.with_file_name(location))
-        };
-        let external = graph.tensors().filter(|tensor| tensor.is_external());
-        Ok(external.filter_map(|tensor| own(tensor.external_entry("location")?)).collect())
+        Ok(named.filter(own).collect())
     }
 
     /// Removes what killed processes left in the folder: incomplete files, and external data that
@@ -105,19 +95,25 @@ impl Target {
         for leftover in new_file::leftovers(self.folder()) {
             for path in leftover.other_names() {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                let models = models_of_data(&name);
-                // The model may have another name by now: then its data is left alone.
-                let there = |model: &&str| path.with_file_name(model).exists();
-                let unused = |model: &&str| {
-                    let model = Target { path: path.with_file_name(model), existing: None };
-                    model.own_data().is_ok_and(|own| !own.contains(&path))
-                };
-                if models.iter().any(there) && models.iter().all(unused) {
+                if !models_of_data(&name).is_empty() && !self.is_read(&path) {
                     let _ = fs::remove_file(&path);
                 }
             }
             leftover.remove();
         }
+    }
+
+    /// Whether a file of the folder names this one as its external data: its model may have been
+    /// renamed. A file that cannot be read may.
+    fn is_read(&self, data: &Path) -> bool {
+        let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
+        let mut files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
+        files.any(|path| {
+            path != data
+                && data_of(&path).map_or(true, |named| {
+                    named.iter().any(|one| one.file_name() == data.file_name())
+                })
+        })
     }
 
     fn folder(&self) -> &Path {
@@ -148,6 +144,24 @@ impl Target {
         let file = written.map_err(|cause| Error::io(cause, &self.path))?;
         Ok(Complete { file, target: self })
     }
+}
+
+/// The external data beside a model; none if the file is missing or not a model.
+fn data_of(path: &Path) -> Result<BTreeSet<PathBuf>, Error> {
+    let model = match Opened::at(path, MAX_READ_BYTES) {
+        Ok(file) => Raw::<ModelProto>::read(Span::whole(file.bytes)),
+        Err(error) if *error.kind() == ErrorKind::Io(io::ErrorKind::NotFound) => {
+            return Ok(BTreeSet::new());
+        }
+        Err(error) => return Err(error),
+    };
+    let Ok(Some(graph)) = model.as_ref().map(|model| &model.graph) else {
+        return Ok(BTreeSet::new());
+    };
+    let external = graph.tensors().filter(|tensor| tensor.is_external());
+    let named = external.filter_map(|tensor| tensor.external_entry("location"));
+    // `./data` is the same file as `data`.
+    Ok(named.map(|name| path.with_file_name(name.trim_start_matches("./"))).collect())
 }
 
 /// The names of the models whose external data may have this name; see [`Target::data_target`].

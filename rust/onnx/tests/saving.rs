@@ -178,3 +178,29 @@ mod unix {
         }
     }
 }
+
+#[cfg(unix)]
+#[test]
+fn data_that_a_renamed_model_reads_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    with_large(1.0).save_within(at("model.onnx"), 0).unwrap();
+    let mut before = "model.onnx";
+    for name in ["model.onnx", "renamed.onnx", "renamed.bak"] {
+        std::fs::rename(at(before), at(name)).unwrap();
+        before = name;
+        // What a process that is killed while it replaces the model leaves.
+        std::fs::hard_link(at("model.onnx.data"), at(".quantize-rs-old.tmp")).unwrap();
+        with_large(2.0).save(at("another.onnx")).unwrap();
+        std::fs::remove_file(at("another.onnx")).unwrap();
+        let mut both = ["model.onnx.data", name];
+        both.sort_unstable();
+        assert_eq!(names(folder.path()), both);
+        assert_eq!(large_of(&at(name)), 1.0);
+    }
+    // Without a model that reads it, the data is a leftover, too.
+    std::fs::remove_file(at("renamed.bak")).unwrap();
+    std::fs::hard_link(at("model.onnx.data"), at(".quantize-rs-old.tmp")).unwrap();
+    with_large(2.0).save(at("another.onnx")).unwrap();
+    assert_eq!(names(folder.path()), ["another.onnx"]);
+}
