@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from ..._flow.model import open as open_model
-from ..._flow.plan import Quantized
 from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
 from ._choices import names_of, nodes_of, rename_plan_errors
-from .matmul_nbits_quantizer import SavedModel
+from .matmul_nbits_quantizer import WeightQuantizer
 
 __all__ = ["MatMulBnb4Quantizer"]
 
 
-class MatMulBnb4Quantizer:
+class MatMulBnb4Quantizer(WeightQuantizer):
     """Quantizes the constant weights of MatMul to NF4 or FP4 in blocks.
 
     Scales are those with the least squared error; onnxruntime takes the largest magnitude.
@@ -77,21 +76,7 @@ class MatMulBnb4Quantizer:
                 output_format="matmul_bnb4",
                 allow_larger=True,  # as with onnxruntime
             )
-        self._done: Quantized | None = None
 
     def process(self) -> None:
         """Quantize the weights."""
         self._done = self._plan.apply()
-
-    @property
-    def model(self) -> SavedModel:
-        """The model after `process`.
-
-        Raises
-        ------
-        OptionError
-            `process` was not called yet.
-        """
-        if self._done is None:
-            raise OptionError("model is only available after process()", option="model")
-        return SavedModel(self._done)

@@ -116,7 +116,26 @@ class KQuantWeightOnlyQuantConfig:
     algorithm: str = "k_quant"
 
 
-class MatMulNBitsQuantizer:
+class WeightQuantizer:
+    """What the quantizers of weights share: the model after `process`."""
+
+    _done: Quantized | None = None
+
+    @property
+    def model(self) -> SavedModel:
+        """The model after `process`.
+
+        Raises
+        ------
+        OptionError
+            `process` was not called yet.
+        """
+        if self._done is None:
+            raise OptionError("model is only available after process()", option="model")
+        return SavedModel(self._done)
+
+
+class MatMulNBitsQuantizer(WeightQuantizer):
     """Quantizes weights of MatMul, Gemm and Gather in blocks.
 
     Parameters
@@ -220,26 +239,12 @@ class MatMulNBitsQuantizer:
                 output_format="matmul_nbits" if blocks else "qdq",
                 allow_larger=True,  # as with onnxruntime
             )
-        self._done: Quantized | None = None
 
     def process(self) -> None:
         """Quantize the weights."""
         samples = self._samples
         ranges = None if samples is None else self._plan.calibrate(samples, method="minmax")
         self._done = self._plan.apply(ranges)
-
-    @property
-    def model(self) -> SavedModel:
-        """The model after `process`.
-
-        Raises
-        ------
-        OptionError
-            `process` was not called yet.
-        """
-        if self._done is None:
-            raise OptionError("model is only available after process()", option="model")
-        return SavedModel(self._done)
 
 
 def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:

@@ -3,13 +3,13 @@
 //! A weight `W` becomes `W_quantized` and `W_scale`, and the nodes that read `W` are replaced by
 //! nodes that read these. The factors and the addend of a `Gemm` become `Mul` and `Add` nodes.
 
-use quantize_rs_math::{Codebook, Granularity};
+use quantize_rs_math::CodebookSpec;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw};
 
 use super::FormatWriter;
 use super::matmul_common::{Rest, another, multipliers};
 use super::writer::Writer;
-use crate::encode::EncodedTensor;
+use crate::encode::{EncodedTensor, codes};
 use crate::graph::ValueId;
 use crate::plan::{MICROSOFT, ValuePlan};
 
@@ -17,11 +17,7 @@ use crate::plan::{MICROSOFT, ValuePlan};
 struct Codes {
     /// Names of codes and scales.
     names: [String; 2],
-    codebook: Codebook,
-    block_size: usize,
-    /// The number of columns of the product, and of elements of each.
-    width: usize,
-    depth: usize,
+    layout: CodebookSpec,
 }
 
 /// Writes weights as codes, and the operators that read them.
@@ -36,18 +32,15 @@ impl FormatWriter for MatMulBnb4 {
         how: &ValuePlan,
         tensor: &EncodedTensor,
     ) {
-        let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
-        let Some(codebook) = how.spec.codebook else { return };
         let Some(constant) = writer.take_uses(id) else { return };
         let readers = multipliers(&constant);
         let name = writer.graph.values[id].name;
-        let &[rows, columns] = &constant.shape[..] else { return };
-        let (depth, width) = if axis == 1 { (columns, rows) } else { (rows, columns) };
+        let Some(layout) = codes::layout(how, &constant.shape) else { return };
         let names = [
             writer.constant(name, "quantized", &tensor.quantized),
             writer.constant(name, "scale", &tensor.scale),
         ];
-        let codes = Codes { names, codebook, block_size, width, depth };
+        let codes = Codes { names, layout };
         for node in readers.iter().copied() {
             let with = writer.coded_product(writer.graph.nodes[node], &codes);
             writer.edits.push(Edit::ReplaceNode { node, with });
@@ -69,10 +62,11 @@ impl Writer<'_, '_> {
         let [values, scale] = codes.names.clone();
         let input = vec![proto.input[0].clone(), values, scale];
         let rest = Rest::of(proto, DataType::Float);
-        let attributes = [("K", codes.depth), ("N", codes.width), ("block_size", codes.block_size)];
+        let CodebookSpec { depth, width, block_size, codebook, .. } = codes.layout;
+        let attributes = [("K", depth), ("N", width), ("block_size", block_size)];
         let made = self.rest_of_product(proto, &rest);
         let mut with = another(proto, (MICROSOFT, "MatMulBnb4"), input, made, &attributes);
-        let number = AttributeProto::int("quant_type", codes.codebook.number());
+        let number = AttributeProto::int("quant_type", codebook.number());
         with.attribute.push(Raw::new(number));
         with
     }
