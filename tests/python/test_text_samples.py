@@ -13,6 +13,8 @@ from token_models import VOCABULARY, token_model
 
 import quantize_rs
 from quantize_rs import CalibrationError, OptionError, Plan, TextSamples
+from quantize_rs._inputs import text
+from quantize_rs._inputs.model_inputs import ModelInputs
 
 tokenizers = pytest.importorskip("tokenizers")
 
@@ -96,6 +98,21 @@ def test_texts_are_padded_to_the_length_of_the_model(tokenizer: Any, form: str) 
     samples = expected(tokenizer, "input_ids", "attention_mask")
     assert {one["input_ids"].shape for one in samples} == {(1, 9)}
     assert calibrated(plan, texts) == calibrated(plan, samples)
+
+
+def test_texts_are_padded_and_cut_on_the_side_of_the_tokenizer(tokenizer: Any) -> None:
+    found = {}
+    for side in ("left", "right"):
+        tokenizer.enable_truncation(5, direction=side)
+        tokenizer.enable_padding(length=5, pad_id=3, pad_token="[PAD]", direction=side)
+        encoder = text._Encoder(
+            TextSamples("corpus.txt", tokenizer, max_length=5, pad_to=5),
+            ModelInputs(quantize_rs.open(token_model())._model),
+        )
+        for words in ("the quick brown fox jumps over", "a"):
+            found[side, words] = list(encoder(words, "")["input_ids"])
+            assert found[side, words] == tokenizer.encode(words).ids
+    assert len({tuple(ids) for ids in found.values()}) == 4
 
 
 @pytest.mark.usefixtures("tokenizer")
