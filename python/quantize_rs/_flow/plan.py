@@ -109,7 +109,9 @@ class Plan:
             samples done, and the total or None.
         shard : str or tuple of int, optional
             A part of the samples, ``"2/8"`` or ``(2, 8)``: every eighth sample, from the second on.
-            `Ranges.merge` joins the parts, which may come from several machines.
+            `Ranges.merge` joins the parts, which may come from several machines. The ranges hold
+            the second moments that weights are rounded with; `apply` rounds them. With ``"1/1"``,
+            all samples, the same ranges serve plans with other types of weights.
         **aliases
             Other names of `samples`, as in `quantize`.
 
@@ -175,6 +177,11 @@ class Plan:
             ranges = self._plan.calibrate(source, method, begun, keep, shard)
         warn(ranges.warnings)
         return Ranges(ranges)
+
+    def _rounded(self, ranges: Ranges, run: Run) -> Ranges:
+        """Round weights with the second moments that ranges hold."""
+        with run.session() as begun:
+            return Ranges(self._plan.round(ranges._ranges, begun))
 
     def compare_methods(
         self,

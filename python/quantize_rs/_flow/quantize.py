@@ -509,6 +509,8 @@ def _quantized(
     calibrated: Ranges | None = None
     if ranges is not None:
         calibrated = _saved(ranges, data, found["method"])
+        if calibrated._ranges.has_moments:
+            calibrated = model._plan(options)._rounded(calibrated, run)
     elif static or data is not None:
         source = sample_source(
             data,

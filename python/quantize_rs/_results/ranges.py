@@ -51,11 +51,15 @@ class Ranges:
         FileNotFoundError, PermissionError, OSError
             The file cannot be read.
         """
-        return cls(_core.Ranges.from_json(Path(path).read_text(encoding="utf-8", errors="replace")))
+        return cls(_core.Ranges.load(path))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the ranges and their statistics as JSON, completely or not at all."""
-        files.write(path, self.to_json())
+        """Write the ranges and their statistics, completely or not at all.
+
+        The file is JSON. If the ranges hold second moments, as those of a shard do, it has the
+        safetensors format, with the JSON in it.
+        """
+        self._ranges.save(path)
 
     @classmethod
     def load_tensorrt_cache(
@@ -190,9 +194,10 @@ class Ranges:
         """Return the ranges of one calibration over the samples of both, or of all parts.
 
         ``first.merge(second)`` merges two, and ``Ranges.merge(parts)`` all parts of a calibration
-        with `shard`. The result is that of one calibration bit for bit, except that weights are not
-        rounded with the help of samples. Ranges of ``"auto"`` cannot be merged: merge ranges of one
-        method first.
+        with `shard`. The result is that of one calibration bit for bit. Shards hold the second
+        moments that weights are rounded with, which `Plan.apply` does for the merged ranges;
+        merged from other ranges, weights are rounded without samples. Ranges of ``"auto"`` cannot
+        be merged: merge ranges of one method first.
 
         Raises
         ------

@@ -178,7 +178,7 @@ fn part(
             quantize_rs::calibrate_shard(&model, &plan, engine, samples, how, control)
         })?;
     console.done(&summary::ran(done.found.samples, &done.found.engine));
-    output_path::write(path, &done.found.to_json())?;
+    output_path::write_ranges(path, &done.found)?;
     ranges::summary(&done.found, path, console)
 }
 
@@ -308,13 +308,19 @@ impl Numbers {
     ) -> Result<(Option<Ranges>, Vec<Sample>), Failure> {
         match self {
             Numbers::Nowhere => Ok((None, Vec::new())),
-            Numbers::Ranges(ranges) => Ok((Some(ranges), Vec::new())),
+            Numbers::Ranges(ranges) => {
+                // Merged ranges may hold what weights are rounded with.
+                let ranges = run_on_samples::without(&args.engine, console, |control| {
+                    quantize_rs::round_weights(model, plan, &ranges, None, control)
+                })?;
+                Ok((Some(ranges), Vec::new()))
+            }
             Numbers::Samples(samples) => {
                 let method = args.ranges.method.clone().unwrap_or_default();
                 let sources = (&args.engine, &args.samples);
                 let (ranges, kept) = observe(model, plan, sources, samples, &method, console)?;
                 if let Some(path) = &args.ranges.ranges_out {
-                    output_path::write(path, &ranges.to_json())?;
+                    output_path::write_ranges(path, &ranges)?;
                 }
                 Ok((Some(ranges), kept))
             }

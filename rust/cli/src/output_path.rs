@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use quantize_rs::{Quantized, Report};
+use quantize_rs::{QuantizeErrorKind, Quantized, Ranges, Report};
 use quantize_rs_onnx::write_file;
 
 use crate::failure::{Failure, said};
@@ -48,11 +48,25 @@ pub(crate) fn save(quantized: &Quantized, path: &Path) -> Result<Report, Failure
 /// Writes a text file atomically: programs that have the old file open or mapped keep its bytes.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), Failure> {
     interrupt::finishing(|| {
-        write_file(path, text.as_bytes()).map_err(|error| match error.io_error() {
-            Some(cause) => refused(path, &said(cause)),
-            None => refused(path, &error.kind().to_string()),
+        write_file(path, text.as_bytes()).map_err(|error| unwritten(path, &error))
+    })
+}
+
+/// Writes ranges atomically.
+pub(crate) fn write_ranges(path: &Path, ranges: &Ranges) -> Result<(), Failure> {
+    interrupt::finishing(|| {
+        ranges.save(path).map_err(|error| match error.kind() {
+            QuantizeErrorKind::Model(error) => unwritten(path, error),
+            _ => error.into(),
         })
     })
+}
+
+fn unwritten(path: &Path, error: &quantize_rs_onnx::Error) -> Failure {
+    match error.io_error() {
+        Some(cause) => refused(path, &said(cause)),
+        None => refused(path, &error.kind().to_string()),
+    }
 }
 
 /// The absolute path with links resolved.

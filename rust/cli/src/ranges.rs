@@ -1,10 +1,11 @@
 //! `ranges`: shows, merges, compares and converts files of ranges.
 
 use std::fs;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use quantize_rs::{Model, Ranges, tensorrt};
+use quantize_rs::{Model, QuantizeErrorKind, Ranges, tensorrt};
 
 use crate::console::Console;
 use crate::failure::{Failure, said};
@@ -77,8 +78,10 @@ pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<
 
 /// The ranges in a file.
 pub(crate) fn read(path: &Path) -> Result<Ranges, Failure> {
-    let ranges = Ranges::from_json(&contents(path)?);
-    ranges.map_err(|error| Failure::from(error).while_doing(&path.display().to_string()))
+    Ranges::load(path).map_err(|error| match error.kind() {
+        QuantizeErrorKind::Model(_) => Failure::from(error),
+        _ => Failure::from(error).while_doing(&path.display().to_string()),
+    })
 }
 
 fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> {
@@ -103,7 +106,7 @@ fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure
     let Some(merged) = merged else { return Ok(()) };
     // All parts have to be there.
     let merged = Ranges::merge_all(&[merged])?;
-    output_path::write(&args.output, &merged.to_json())?;
+    output_path::write_ranges(&args.output, &merged)?;
     summary(&merged, &args.output, console)
 }
 
@@ -116,26 +119,37 @@ fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Fai
     output_path::check(&args.output)?;
     output_path::check_apart("--output", &args.output, &[&args.file, &args.model])?;
     let model = Model::open(&args.model)?;
-    let found = contents(&args.file)?;
-    let (ranges, written) = if found.starts_with("TRT-") {
-        let ranges = Ranges::from_tensorrt(&found, &model);
+    let ranges = if is_cache(&args.file)? {
+        let ranges = Ranges::from_tensorrt(&contents(&args.file)?, &model);
         let ranges = ranges
             .map_err(|error| Failure::from(error).while_doing(&args.file.display().to_string()))?;
-        let json = ranges.to_json();
-        (ranges, json)
+        output_path::write_ranges(&args.output, &ranges)?;
+        ranges
     } else {
         let ranges = read(&args.file)?;
         ranges.check_model(&model)?;
-        let cache = ranges.to_tensorrt(&args.tensorrt_version);
-        (ranges, cache)
+        output_path::write(&args.output, &ranges.to_tensorrt(&args.tensorrt_version))?;
+        ranges
     };
-    output_path::write(&args.output, &written)?;
     summary(&ranges, &args.output, console)
 }
 
+/// Whether a file begins as a calibration cache does.
+fn is_cache(path: &Path) -> Result<bool, Failure> {
+    const MARK: &[u8] = b"TRT-";
+    let mut first = Vec::new();
+    let file = fs::File::open(path);
+    let read = file.and_then(|file| file.take(MARK.len() as u64).read_to_end(&mut first));
+    read.map_err(|error| unreadable(path, &error))?;
+    Ok(first == MARK)
+}
+
 fn contents(path: &Path) -> Result<String, Failure> {
-    let refused = |what: String| Failure::Refused(format!("{}: {what}", path.display()));
-    fs::read_to_string(path).map_err(|error| refused(said(&error)))
+    fs::read_to_string(path).map_err(|error| unreadable(path, &error))
+}
+
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    Failure::Refused(format!("{}: {}", path.display(), said(error)))
 }
 
 /// Prints what was written, and where.

@@ -41,13 +41,31 @@ pub(crate) fn shown<T>(
     console: &mut Console<'_>,
     work: impl FnOnce(&mut dyn Samples, Control<'_>) -> Result<T, QuantizeError>,
 ) -> Result<T, Failure> {
-    let mut progress = console.progress(samples.len_hint());
+    watched(arguments, samples.len_hint(), console, |control| work(samples, control))
+}
+
+/// Runs work that needs no samples, and shows the progress.
+pub(crate) fn without<T>(
+    arguments: &EngineArguments,
+    console: &mut Console<'_>,
+    work: impl FnOnce(Control<'_>) -> Result<T, QuantizeError>,
+) -> Result<T, Failure> {
+    watched(arguments, None, console, work)
+}
+
+fn watched<T>(
+    arguments: &EngineArguments,
+    total: Option<usize>,
+    console: &mut Console<'_>,
+    work: impl FnOnce(Control<'_>) -> Result<T, QuantizeError>,
+) -> Result<T, Failure> {
+    let mut progress = console.progress(total);
     let mut show = |done| {
         progress.show(done);
         !interrupt::is_pressed()
     };
     let control = Control { threads: arguments.threads(), progress: &mut show };
-    let outcome = work(samples, control);
+    let outcome = work(control);
     progress.clear();
     Ok(outcome?)
 }

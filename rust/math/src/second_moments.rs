@@ -19,6 +19,12 @@ const LEVEL: i32 = 16;
 /// `2^DIGITS` units.
 const MAX_SAMPLES: u64 = 1 << (52 - DIGITS);
 
+/// The largest sum: integers up to it are exact in f64.
+const MAX_SUM: f64 = (1_u64 << 53) as f64;
+
+/// The largest exponent of a unit, of any sign: squares of f32 have at most 256.
+const MAX_LEVEL: u32 = 1 << 9;
+
 /// Rows up to this length are multiplied by a plain loop, which needs no memory.
 const SHORT: usize = 16;
 
@@ -86,6 +92,50 @@ impl SecondMoments {
     /// The number of rows seen.
     pub fn rows(&self) -> u64 {
         self.rows
+    }
+
+    /// The number of samples seen.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
+    /// Whether only the diagonal is summed.
+    pub fn is_diagonal(&self) -> bool {
+        self.diagonal_only
+    }
+
+    /// The sums that are kept apart, in ascending order: the exponent of the unit, and whole
+    /// multiples of it for the upper triangle, row by row, or for the diagonal.
+    pub fn levels(&self) -> impl Iterator<Item = (i32, &[f64])> {
+        self.levels.iter().map(|(level, sums)| (*level, &sums[..]))
+    }
+
+    /// Adds sums that [`levels`](Self::levels) showed to those of moments without samples, which
+    /// then are of this many rows and samples. `None` if no moments have such sums.
+    ///
+    /// ```
+    /// use quantize_rs_math::SecondMoments;
+    /// let mut moments = SecondMoments::new(2);
+    /// moments.add(&[1.0, 2.0, 3.0, -1.0])?;
+    /// let levels = moments.levels().map(|(unit, sums)| (unit, sums.to_vec()));
+    /// let empty = SecondMoments::new(2);
+    /// assert_eq!(empty.with_levels(2, 1, levels).unwrap(), moments);
+    /// # Ok::<(), quantize_rs_math::TooManySamples>(())
+    /// ```
+    pub fn with_levels(
+        mut self,
+        rows: u64,
+        samples: u64,
+        levels: impl IntoIterator<Item = (i32, Vec<f64>)>,
+    ) -> Option<SecondMoments> {
+        (self.rows, self.samples) = (rows, samples);
+        self.levels = levels.into_iter().collect();
+        let entries = if self.diagonal_only { self.size } else { triangle(self.size) };
+        let whole = |sum: &f64| sum.abs() <= MAX_SUM && sum.fract() == 0.0;
+        let known = self.levels.iter().all(|(level, sums)| {
+            level.unsigned_abs() <= MAX_LEVEL && sums.len() == entries && sums.iter().all(whole)
+        });
+        (known && samples <= MAX_SAMPLES && samples <= rows).then_some(self)
     }
 
     /// Adds the rows of one sample: `rows` × [`size`](Self::size) finite floats in C order.
@@ -337,6 +387,28 @@ mod tests {
         }
         assert_eq!(merged, whole);
         assert!(whole.levels.len() > 1);
+    }
+
+    #[test]
+    fn sums_that_no_samples_have_are_refused() {
+        let mut moments = SecondMoments::new(20);
+        moments.add(&rows(3, 20, 1, 5.0)).unwrap();
+        moments.add(&rows(4, 20, 2, 5e6)).unwrap();
+        let levels: Vec<(i32, Vec<f64>)> =
+            moments.levels().map(|(level, sums)| (level, sums.to_vec())).collect();
+        let again = |rows, samples, levels: &[(i32, Vec<f64>)]| {
+            SecondMoments::new(20).with_levels(rows, samples, levels.to_vec())
+        };
+        assert_eq!(again(7, 2, &levels), Some(moments));
+        assert_eq!(again(1, 2, &levels), None);
+        assert_eq!(again(1 << 20, MAX_SAMPLES + 1, &levels), None);
+        assert_eq!(again(7, 2, &[(i32::MIN, levels[0].1.clone())]), None);
+        assert_eq!(again(7, 2, &[(0, levels[0].1[1..].to_vec())]), None);
+        for wrong in [f64::NAN, f64::INFINITY, 0.5, 2.0 * MAX_SUM] {
+            let mut levels = levels.clone();
+            levels[1].1[3] = wrong;
+            assert_eq!(again(7, 2, &levels), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -86,7 +86,8 @@ impl Error {
         Error::new(ErrorKind::Structure { place: place.into(), what: what.into() })
     }
 
-    pub(crate) fn io(cause: std::io::Error, path: &Path) -> Error {
+    /// The error for a file that the system refuses to read or write.
+    pub fn io(cause: std::io::Error, path: &Path) -> Error {
         Error {
             kind: ErrorKind::Io(cause.kind()),
             path: Some(path.to_path_buf()),

@@ -49,6 +49,6 @@ pub use schema::{
     OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
-pub use target::write_file;
+pub use target::{write_file, write_file_with};
 pub use tensor::Tensor;
 pub use trace::{FinishedSpan, Listening, Span, SpanLevel, SpanListener, listen};

@@ -18,9 +18,20 @@ use crate::wire::Span;
 /// # Errors
 /// The path is a directory or device, or the system reports an error.
 pub fn write_file(path: impl AsRef<Path>, bytes: &[u8]) -> Result<(), Error> {
+    write_file_with(path, |out| out.write_all(bytes))
+}
+
+/// As [`write_file`], with contents that need not be in memory at once.
+///
+/// # Errors
+/// The path is a directory or device, or the system or `contents` reports an error.
+pub fn write_file_with(
+    path: impl AsRef<Path>,
+    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> Result<(), Error> {
     let target = Target::at(path.as_ref())?;
     target.clear_leftovers();
-    target.write(|out| out.write_all(bytes))?.finish().map(drop)
+    target.write(contents)?.finish().map(drop)
 }
 
 /// A larger file that is to be replaced is mapped to read the names of its external data.

@@ -128,6 +128,31 @@ impl Run {
         Ok(MethodComparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
 
+    /// Rounds weights with the second moments that ranges hold.
+    pub(crate) fn rounded(
+        &self,
+        py: Python<'_>,
+        (model, plan): (&Arc<Model>, &Arc<Plan>),
+        ranges: &Ranges,
+        only: Option<Vec<String>>,
+    ) -> PyResult<Ranges> {
+        let interrupt = Arc::new(Interrupt::default());
+        let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
+        let threads = self.threads.unwrap_or_else(cores);
+        let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
+        let (found, raised) = (Arc::clone(&ranges.found), Arc::clone(&interrupt));
+        let begun = Instant::now();
+        let found =
+            gil::with_callbacks(py, model.path(), &raised, Some(PATIENCE), move |channel| {
+                let mut go_on = asked(progress, &interrupt, &channel);
+                let control = Control { threads, progress: &mut go_on };
+                quantize_rs::round_weights(&its_model, &plan, &found, only.as_deref(), control)
+            })?;
+        let kept = ranges.kept.clone();
+        let seconds = ranges.seconds + begun.elapsed().as_secs_f64();
+        Ok(Ranges { kept, ..Ranges::new(found, seconds) })
+    }
+
     /// Adds the engine, where it is a Python object, and the warnings to the ranges.
     fn complete(&self, ranges: &mut quantize_rs::Ranges, warnings: &[String]) {
         if let Some(class) = self.engine.get().class() {
@@ -164,20 +189,7 @@ impl Run {
         let raised = Arc::clone(&interrupt);
         gil::with_callbacks(py, model.path(), &raised, patience, move |channel| {
             let engine = engine.get().open(&channel, &interrupt)?;
-            let mut seen = None;
-            let mut go_on = |Progress { done, total, rounding }| {
-                let is_news = seen.replace((done, rounding)) != Some((done, rounding));
-                if progress.is_some() && is_news {
-                    let (progress, interrupt) = (Arc::clone(&progress), Arc::clone(&interrupt));
-                    channel.call(move || {
-                        interrupt.keep(Python::attach(|py| match &*progress {
-                            Some(call) => call.call1(py, (done, total, rounding)).map(drop),
-                            None => Ok(()),
-                        }))
-                    });
-                }
-                !interrupt.is_raised()
-            };
+            let mut go_on = asked(progress, &interrupt, &channel);
             let control = Control { threads, progress: &mut go_on };
             let channel = is_iterator.then(|| channel.clone());
             let mut pulled = Pulled { samples: Arc::clone(&samples), channel };
@@ -205,6 +217,28 @@ impl Run {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Calls a Python function with the progress when it changes, and asks whether to continue.
+fn asked(
+    progress: Arc<Option<Py<PyAny>>>,
+    interrupt: &Arc<Interrupt>,
+    channel: &CallbackChannel,
+) -> impl FnMut(Progress) -> bool {
+    let mut seen = None;
+    move |Progress { done, total, rounding }| {
+        let is_news = seen.replace((done, rounding)) != Some((done, rounding));
+        if progress.is_some() && is_news {
+            let (progress, interrupt) = (Arc::clone(&progress), Arc::clone(interrupt));
+            channel.call(move || {
+                interrupt.keep(Python::attach(|py| match &*progress {
+                    Some(call) => call.call1(py, (done, total, rounding)).map(drop),
+                    None => Ok(()),
+                }))
+            });
+        }
+        !interrupt.is_raised()
     }
 }
 

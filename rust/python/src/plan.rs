@@ -86,6 +86,24 @@ impl Plan {
         run.comparison(py, (&self.model, &self.plan), source)
     }
 
+    /// Rounds weights, or only some, with the second moments that ranges hold.
+    #[pyo3(signature = (ranges, run, only=None))]
+    fn round(
+        &self,
+        py: Python<'_>,
+        ranges: &Ranges,
+        run: &Run,
+        only: Option<Vec<String>>,
+    ) -> PyResult<Ranges> {
+        run.rounded(py, (&self.model, &self.plan), ranges, only)
+    }
+
+    /// The weights that are rounded with samples, and the part of the time that each takes.
+    fn rounding_work(&self, py: Python<'_>) -> PyResult<Vec<(String, f64)>> {
+        let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));
+        gil::detached(py, self.model.path(), move || plan.rounding_work(&model))
+    }
+
     /// Quantizes the model.
     fn apply(&self, py: Python<'_>, ranges: Option<&Ranges>) -> PyResult<Quantized> {
         let (plan, model) = (Arc::clone(&self.plan), Arc::clone(&self.model));

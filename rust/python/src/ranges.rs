@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use pyo3::prelude::*;
-use quantize_rs::{Method, Range, Sample};
+use quantize_rs::{Method, Range, Sample, Shard};
 
 use crate::convert;
 use crate::gil;
@@ -68,6 +69,39 @@ impl Ranges {
     fn from_json(py: Python<'_>, text: &str) -> PyResult<Ranges> {
         let ranges = gil::detached(py, None, || quantize_rs::Ranges::from_json(text))?;
         Ok(Ranges::new(ranges, 0.0))
+    }
+
+    /// Reads a file that `save` wrote.
+    #[staticmethod]
+    fn load(py: Python<'_>, path: PathBuf) -> PyResult<Ranges> {
+        let ranges = gil::detached(py, None, || quantize_rs::Ranges::load(path))?;
+        Ok(Ranges::new(ranges, 0.0))
+    }
+
+    /// Writes a file, completely or not at all.
+    fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let found = Arc::clone(&self.found);
+        gil::detached(py, None, move || found.save(path))
+    }
+
+    /// Whether the ranges hold second moments.
+    #[getter]
+    fn has_moments(&self) -> bool {
+        self.found.moments.is_some()
+    }
+
+    /// These ranges, as those of a part of the samples.
+    fn of_shard(&self, py: Python<'_>, index: usize, count: usize) -> PyResult<Ranges> {
+        let shard = gil::detached(py, None, || Shard::new(index, count))?;
+        let shards = if count > 1 { vec![shard] } else { Vec::new() };
+        let found = quantize_rs::Ranges { shards, ..quantize_rs::Ranges::clone(&self.found) };
+        Ok(Ranges::new(found, self.seconds))
+    }
+
+    /// These ranges, with the weights that were rounded in several calls.
+    fn with_rounded(&self, parts: Vec<PyRef<'_, Ranges>>) -> Ranges {
+        let parts = parts.iter().map(|part| &*part.found);
+        Ranges::new(self.found.with_rounded(parts), self.seconds)
     }
 
     /// The ranges as JSON.

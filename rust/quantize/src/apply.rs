@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use quantize_rs_onnx::{Model, Span};
 
+use crate::calibrate::{Control, round_weights};
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
@@ -58,6 +59,9 @@ pub(crate) struct Resolved {
 impl Plan {
     /// Applies the plan to a copy of `model`, which shares its weights.
     ///
+    /// If the ranges hold second moments, as those of shards do, weights are rounded with them
+    /// first: see [`round_weights`].
+    ///
     /// # Errors
     /// NaN or infinity in a weight that an option names (others stay float); ranges that are
     /// missing or belong to another model; a result that is larger than the model by more than 64
@@ -68,7 +72,12 @@ impl Plan {
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
         while_unchanged(&[model], || {
-            let quantized = self.apply_cached(model, ranges, None)?;
+            let rounded = ranges.filter(|ranges| ranges.moments.is_some()).map(|ranges| {
+                let control = Control { threads: 1, progress: &mut |_| true };
+                round_weights(model, self, ranges, None, control)
+            });
+            let rounded = rounded.transpose()?;
+            let quantized = self.apply_cached(model, rounded.as_ref().or(ranges), None)?;
             quantized.refuse_larger()?;
             Ok(quantized)
         })

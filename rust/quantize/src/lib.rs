@@ -80,7 +80,7 @@ pub use apply::Quantized;
 pub use calibrate::{
     Control, ENOUGH_SAMPLES, Engine, MethodComparison, MethodRow, Progress, RetainingSamples,
     RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard,
-    compare_methods,
+    compare_methods, round_weights,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
@@ -113,8 +113,8 @@ pub use quantize_rs_onnx::{
     DataType, FinishedSpan, Listening, Model, Span, SpanLevel, SpanListener, Tensor, listen,
 };
 pub use ranges::{
-    Histogram, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight, RoundedWeights,
-    RoundingEvidence, tensorrt,
+    Histogram, Moments, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight,
+    RoundedWeights, RoundingEvidence, tensorrt,
 };
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,

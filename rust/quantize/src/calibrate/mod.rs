@@ -34,8 +34,8 @@ pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
 pub use shard::calibrate_shard;
-pub use weights::RoundingCost;
 use weights::{Again, MomentCollector, StateFile};
+pub use weights::{RoundingCost, round_weights};
 
 /// Runs `model` on every sample and finds the range of each value that `plan` observes, and the
 /// channel means that bias correction needs.
@@ -62,80 +62,105 @@ pub fn calibrate(
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     method: &Method,
-    mut control: Control<'_>,
+    control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
     while_unchanged(&[model], || {
-        let observed = collect::observed_values(model, plan);
-        let layers = weights::layers(model, plan)?;
-        let half = plan.config.float_type;
-        let cached = plan.config.kv_cache.is_some();
-        if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
-            // No value is observed: the engine does not even have to support the model.
-            let model = plan.origin.fingerprint.clone();
-            let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
-            ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
-            return Ok(ranges);
-        }
-        let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
-        // Before samples run, which may take long.
-        let resume = plan.config.resume_rounding.as_deref();
-        let state = StateFile::open(resume.filter(|_| moments.is_some()))?;
-        let mut samples = RepeatedSamples::new(
-            samples,
-            (half.is_some() || cached || layers.repeats(plan)) && engine.runs_any_model(),
-        );
-        let evaluating =
-            matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
-        let mut collected = collect::collect(
-            model,
-            observed,
-            engine,
-            &mut samples,
-            &mut control,
-            evaluating,
-            moments.as_ref(),
-        )?;
-        let kept = samples.kept();
-        let again = Again { engine, samples: if layers.repeats(plan) { &kept } else { &[] } };
-        // Samples that run again to evaluate methods are not counted twice.
-        let count = collected.samples;
-        let Control { threads, progress } = control;
-        let mut at_the_end =
-            |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
-        let mut control = Control { threads, progress: &mut at_the_end };
-        let span = Span::stage("find ranges");
-        let mut ranges = if !plan.needs_calibration() {
-            // No range is computed, so no method is used.
-            let (_, ranges) = collected.ranges(plan);
-            Ranges { method: Method::full_range().name(), ..ranges }
-        } else if matches!(method, Method::Auto) {
-            auto::choose(model, plan, engine, collected, &mut control)?
-        } else {
-            collected.ranges(plan).1.using(method)?
-        };
-        drop(span);
-        if let Some(moments) = moments {
-            let _span = Span::stage("round weights");
-            let moments = moments.finish();
-            let with = (again, state);
-            weights::round(model, plan, &mut ranges, &layers, moments, with, &mut control)?;
-        } else if resume.is_some() {
-            ranges.notes.push(NOTHING_TO_RESUME.to_owned());
-        }
-        if let Some(half) = half.filter(|_| !kept.is_empty()) {
-            // Masks are clipped before their values are measured.
-            let (float, _) = half_precision::prepared(model, half)?;
-            let samples = &mut pair::SliceSamples(kept.iter());
-            let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
-            ranges.magnitudes = Arc::new(found.values);
-        }
-        if cached && !kept.is_empty() {
-            let samples = &mut pair::SliceSamples(kept.iter());
-            let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
-            ranges.kv_cache = Arc::new(found);
-        }
-        Ok(ranges)
+        calibrated((model, plan), engine, samples, (method, Rounding::Now), control)
     })
+}
+
+/// When weights are rounded with the second moments of a calibration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rounding {
+    /// At its end.
+    Now,
+    /// Later: the ranges keep the moments.
+    Later,
+}
+
+fn calibrated(
+    (model, plan): (&Model, &Plan),
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    (method, rounding): (&Method, Rounding),
+    mut control: Control<'_>,
+) -> Result<Ranges, QuantizeError> {
+    let observed = collect::observed_values(model, plan);
+    let layers = weights::layers(model, plan)?;
+    let half = plan.config.float_type;
+    let cached = plan.config.kv_cache.is_some();
+    if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
+        // No value is observed: the engine does not even have to support the model.
+        let model = plan.origin.fingerprint.clone();
+        let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
+        ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
+        return Ok(ranges);
+    }
+    let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
+    // Before samples run, which may take long.
+    let resume = plan.config.resume_rounding.as_deref();
+    let rounds = moments.is_some() && rounding == Rounding::Now;
+    let state = StateFile::open(resume.filter(|_| rounds))?;
+    let repeats = rounds && layers.repeats(plan);
+    let mut samples = RepeatedSamples::new(
+        samples,
+        (half.is_some() || cached || repeats) && engine.runs_any_model(),
+    );
+    let evaluating =
+        matches!(method, Method::Auto) && plan.needs_calibration() && engine.runs_any_model();
+    let mut collected = collect::collect(
+        model,
+        observed,
+        engine,
+        &mut samples,
+        &mut control,
+        evaluating,
+        moments.as_ref(),
+    )?;
+    let kept = samples.kept();
+    let again = (repeats && !kept.is_empty()).then(|| Again { engine, samples: &kept });
+    // Samples that run again to evaluate methods are not counted twice.
+    let count = collected.samples;
+    let Control { threads, progress } = control;
+    let mut at_the_end =
+        |now: Progress| progress(Progress { done: count, total: Some(count), ..now });
+    let mut control = Control { threads, progress: &mut at_the_end };
+    let span = Span::stage("find ranges");
+    let mut ranges = if !plan.needs_calibration() {
+        // No range is computed, so no method is used.
+        let (_, ranges) = collected.ranges(plan);
+        Ranges { method: Method::full_range().name(), ..ranges }
+    } else if matches!(method, Method::Auto) {
+        auto::choose(model, plan, engine, collected, &mut control)?
+    } else {
+        collected.ranges(plan).1.using(method)?
+    };
+    drop(span);
+    match moments {
+        Some(moments) if rounding == Rounding::Later => ranges.moments = Some(moments.kept()),
+        Some(moments) => {
+            let _span = Span::stage("round weights");
+            let mut moments = moments.finish();
+            let mut take = |at: usize| Ok(moments[at].take());
+            let with = (again, state);
+            weights::round(model, plan, &mut ranges, &layers, &mut take, with, &mut control)?;
+        }
+        None if resume.is_some() => ranges.notes.push(NOTHING_TO_RESUME.to_owned()),
+        None => {}
+    }
+    if let Some(half) = half.filter(|_| !kept.is_empty()) {
+        // Masks are clipped before their values are measured.
+        let (float, _) = half_precision::prepared(model, half)?;
+        let samples = &mut pair::SliceSamples(kept.iter());
+        let found = magnitudes::magnitudes(&float, engine, samples, &mut control)?;
+        ranges.magnitudes = Arc::new(found.values);
+    }
+    if cached && !kept.is_empty() {
+        let samples = &mut pair::SliceSamples(kept.iter());
+        let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
+        ranges.kv_cache = Arc::new(found);
+    }
+    Ok(ranges)
 }
 
 /// The number of samples that every message asks for: from here on `auto` compares the methods, and

@@ -3,15 +3,18 @@
 use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples};
-use super::{Control, calibrate};
+use super::{Control, Rounding, calibrated};
 use crate::error::while_unchanged;
-use crate::options::{Shard, WeightAlgorithm};
+use crate::options::Shard;
 use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
 
 /// Runs the model on the samples of one part, as [`calibrate`] does on all.
 ///
-/// [`Ranges::merge_all`] of all parts equals the ranges of one calibration, bit for bit. Weights
-/// are not rounded with the help of samples: that needs all of them.
+/// The ranges hold the second moments that weights are rounded with, and [`Ranges::merge_all`]
+/// those of all parts. [`Plan::apply`](crate::Plan::apply), or
+/// [`round_weights`](crate::round_weights) before it, rounds the weights with them. The result
+/// equals that of one calibration, bit for bit, unless that runs samples again
+/// ([`RoundingEffort::Best`](crate::RoundingEffort::Best)).
 ///
 /// # Errors
 /// The method is `auto`, which selects by all samples; otherwise as [`calibrate`].
@@ -29,10 +32,9 @@ pub fn calibrate_shard(
                         method, such as minmax or entropy";
             return Err(CalibrationError::data(what).into());
         }
-        let mut plan = plan.clone();
-        plan.config.weight_algorithm = WeightAlgorithm::Nearest;
         let mut part = Part { samples, shard, position: 0 };
-        let mut ranges = calibrate(model, &plan, engine, &mut part, method, control)?;
+        let how = (method, Rounding::Later);
+        let mut ranges = calibrated((model, plan), engine, &mut part, how, control)?;
         if shard.count > 1 {
             ranges.shards = vec![shard];
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quantize_rs_math::QSpec;
 
-use super::Ranges;
+use super::{Ranges, SEPARATOR};
 use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
@@ -15,7 +15,8 @@ const NOT_ROUNDED: &str = "weights are rounded without samples: merged ranges do
 
 impl Ranges {
     /// Merges the ranges of two calibrations. The result is exactly that of one calibration with
-    /// all samples, except that weights are not rounded with the help of samples.
+    /// all samples. Weights are rounded with the help of samples only if both hold second moments,
+    /// as those of shards do, and not layer after layer.
     ///
     /// Ranges of the method `auto` cannot be merged, since its selection depends on the samples.
     /// Merge ranges of another method instead; they hold the same statistics.
@@ -37,9 +38,13 @@ impl Ranges {
         let mut merged = self.clone();
         merged.samples = merged.samples.saturating_add(other.samples);
         merged.notes.extend_from_slice(&other.notes);
+        let both = self.moments.as_ref().zip(other.moments.as_ref());
+        merged.moments = both.map(|(one, other)| one.with(other));
+        let lost = self.moments.is_some() || other.moments.is_some();
         // Weights that were rounded for a part of the samples were not rounded for all of them.
-        if !merged.rounded.is_empty() || !other.rounded.is_empty() {
-            merged.rounded = Arc::default();
+        let rounded = !merged.rounded.is_empty() || !other.rounded.is_empty();
+        merged.rounded = Arc::default();
+        if merged.moments.is_none() && (lost || rounded) {
             merged.notes.push(NOT_ROUNDED.to_owned());
         }
         merged.notes.sort();
@@ -120,6 +125,15 @@ impl Ranges {
         }
         if self.statistics.len() != other.statistics.len() {
             return differs("these ranges have statistics of different values".to_owned());
+        }
+        if let (Some(one), Some(other)) = (&self.moments, &other.moments)
+            && let Some(name) = one.inputs().symmetric_difference(&other.inputs()).next()
+        {
+            return differs(format!(
+                "only one of these ranges has second moments of `{}`: they come from different \
+                 plans",
+                name.split(SEPARATOR).next().unwrap_or_default()
+            ));
         }
         if self.engine != other.engine {
             return differs(

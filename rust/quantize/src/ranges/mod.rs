@@ -5,8 +5,11 @@
 //! This module imports the modules up to `graph`.
 
 mod diff;
+mod file;
 mod histogram;
 mod merge;
+mod moments;
+mod moments_file;
 mod rounded;
 pub mod tensorrt;
 
@@ -25,6 +28,8 @@ use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
 pub use histogram::Histogram;
+pub use moments::Moments;
+pub(crate) use moments::{InputMoments, MAX_HELD_BACK, SEPARATOR};
 pub(crate) use rounded::hash;
 pub use rounded::{RoundedWeight, RoundedWeights, RoundingEvidence};
 
@@ -70,6 +75,10 @@ pub struct Ranges {
     /// The parts of the samples that they hold; empty for all.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub shards: Vec<Shard>,
+    /// The second moments that weights can be rounded with later, in ranges of a shard or merged
+    /// from shards.
+    #[serde(skip)]
+    pub moments: Option<Moments>,
 }
 
 /// Whether a map is empty.
@@ -207,6 +216,7 @@ impl Ranges {
             magnitudes: Arc::default(),
             kv_cache: Arc::default(),
             shards: Vec::new(),
+            moments: None,
         }
     }
 
@@ -291,12 +301,6 @@ impl Ranges {
     pub fn histogram(&self, value: &str) -> Option<Histogram> {
         let sketch = self.statistics.get(value)?.sketch.as_ref()?;
         Histogram::of(&sketch.values(), *self.values.get(value)?)
-    }
-
-    /// The ranges as JSON.
-    pub fn to_json(&self) -> String {
-        // Serialization cannot fail: all keys are strings.
-        serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
     /// Parses ranges from JSON.

@@ -9,12 +9,12 @@ use quantize_rs_math::SecondMoments;
 use super::layers::{LayerInput, Layers};
 use super::rows::{RowReader, Rows};
 use crate::calibrate::engine::Sample;
+use crate::ranges::{InputMoments, Moments};
 
 /// One of this many samples is held back to evaluate the rounding.
 pub(super) const HOLD_BACK_ONE_OF: u64 = 8;
 
-/// The most samples whose rows are kept for the evaluation, and the most rows of each.
-pub(super) const MAX_HELD_BACK: usize = 16;
+/// The most rows that are kept of a sample that is held back.
 const HELD_BACK_ROWS: usize = 32;
 
 /// The rows of a sample that count at most: this many, or more if rows are long. Patches of an
@@ -23,22 +23,6 @@ const HELD_BACK_ROWS: usize = 32;
 const ROWS: usize = 64;
 const PATCHES: usize = 128;
 const ROWS_BY_DEPTH: usize = 16;
-
-/// What was collected of one input of a layer.
-#[derive(Debug)]
-pub(crate) struct InputMoments {
-    /// Of each group of channels, and each span of its rows.
-    pub(crate) groups: Vec<Vec<SecondMoments>>,
-    /// Rows of the samples held back, of each group, by the content of the sample.
-    held_back: BTreeMap<u64, Vec<Vec<f32>>>,
-}
-
-impl InputMoments {
-    /// The rows of a group that are held back.
-    pub(crate) fn held_back(&self, group: usize) -> Vec<f32> {
-        self.held_back.values().flat_map(|groups| &groups[group]).copied().collect()
-    }
-}
 
 /// Collects the moments of all inputs of the layers; shared by all threads.
 #[derive(Debug)]
@@ -146,10 +130,7 @@ impl<'a> MomentCollector<'a> {
             if holding {
                 let mut all = vec![Vec::new(); *groups];
                 if all.iter_mut().enumerate().all(|(group, rows)| read(group, rows)) {
-                    own.held_back.insert(key, all);
-                }
-                if own.held_back.len() > MAX_HELD_BACK {
-                    own.held_back.pop_last();
+                    own.hold_back(key, all);
                 }
                 continue;
             }
@@ -175,6 +156,13 @@ impl<'a> MomentCollector<'a> {
                 *slot = None;
             }
         }
+    }
+
+    /// Takes out the moments of all inputs, to be kept with ranges.
+    pub(crate) fn kept(self) -> Moments {
+        let layers = self.layers;
+        let names = layers.inputs.iter().map(|input| input.name(layers.diagonal));
+        Moments::collected(names.zip(self.finish()).collect())
     }
 
     /// Takes out the moments of all inputs.

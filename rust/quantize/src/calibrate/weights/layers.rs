@@ -6,15 +6,17 @@ use std::ops::Range;
 
 use quantize_rs_math::{Algorithm, Layout, Scales};
 use quantize_rs_onnx::{DataType, NodeProto};
+use serde::Serialize;
 
 use super::rows::{Rows, Window};
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Producer};
 use crate::plan::{Plan, Source, ValuePlan};
+use crate::ranges::SEPARATOR;
 use crate::{Format, RoundingEffort};
 
 /// The rows of a value that layers multiply by their weights.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct LayerInput {
     /// The value.
     pub(crate) value: String,
@@ -35,6 +37,13 @@ impl LayerInput {
             Rows::Patches(window) => window.elements(),
             _ => 1,
         }
+    }
+
+    /// The name of its moments: the value, and how they are collected.
+    pub(crate) fn name(&self, diagonal: bool) -> String {
+        // Serialization cannot fail: there are no maps.
+        let how = serde_json::to_string(&(self, diagonal)).unwrap_or_default();
+        format!("{}{SEPARATOR}{how}", self.value)
     }
 
     /// The spans of a row.

@@ -12,11 +12,13 @@ mod paired;
 mod rows;
 mod sequential;
 mod state_file;
+mod stored;
 mod work;
 
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
+use std::mem::replace;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -34,12 +36,12 @@ use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::options::RoundingEffort;
 use crate::plan::Plan;
-use crate::ranges::{RoundedWeight, RoundedWeights, RoundingEvidence, hash};
+use crate::ranges::{InputMoments, RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 use crate::util::text::size;
-use crate::{QuantizeError, Ranges};
+use crate::{CalibrationError, QuantizeError, Ranges};
 
 use super::run::Control;
-pub(crate) use collect::{InputMoments, MomentCollector, PaddingMask};
+pub(crate) use collect::{MomentCollector, PaddingMask};
 use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};
@@ -47,6 +49,7 @@ pub(crate) use sequential::Again;
 use sequential::Sequence;
 use state_file::Key;
 pub(crate) use state_file::StateFile;
+pub use stored::round_weights;
 use work::Work;
 
 /// The note of a calibration with too many samples for their moments to be added exactly.
@@ -115,17 +118,17 @@ impl fmt::Display for RoundingCost {
 
 /// Rounds the weights of the layers of `plan`, and adds them to `ranges`.
 ///
-/// `moments` are those of the inputs of `layers`, as [`MomentCollector::finish`] returns them.
+/// `moments` returns those of an input of `layers`, and is called once for each.
 ///
 /// # Errors
-/// A weight cannot be quantized, or the caller cancels.
+/// A weight cannot be quantized, moments cannot be read, or the caller cancels.
 pub(crate) fn round(
     model: &Model,
     plan: &Plan,
     ranges: &mut Ranges,
     layers: &Layers,
-    mut moments: Vec<Option<InputMoments>>,
-    (again, mut state): (Again<'_>, StateFile),
+    moments: &mut dyn FnMut(usize) -> Result<Option<InputMoments>, CalibrationError>,
+    (again, mut state): (Option<Again<'_>>, StateFile),
     control: &mut Control<'_>,
 ) -> Result<(), QuantizeError> {
     let resolved = plan.resolve(model, Some(ranges))?;
@@ -149,24 +152,28 @@ pub(crate) fn round(
             size(plan.config.memory_limit)
         ));
     }
-    if moments.iter().any(Option::is_none) {
-        ranges.notes.push(TOO_MANY_SAMPLES.to_owned());
-    }
+    let mut known: Vec<Option<InputMoments>> = uses.iter().map(|_| None).collect();
+    let mut read = vec![false; uses.len()];
     let task_of = |weight: &str| {
         let (name, how) = planned.get(weight)?;
         let floors = floors.get(weight).map_or(&[][..], |floors| floors);
         let (graph, plan, constant) = (&after, &resolved.plan, constants.get(weight)?);
         Some(WeightTask { graph, plan, name, how, constant, floors })
     };
-    let mut work = Work::of(layers, ranges.samples, !again.samples.is_empty());
+    let mut work = Work::of(layers, ranges.samples, again.is_some());
     let mut found = RoundedWeights::new();
+    let mut too_many = false;
     for weight in &layers.weights {
         control.go_on(work.progress())?;
+        for at in weight.inputs.iter().filter(|at| !replace(&mut read[**at], true)) {
+            known[*at] = moments(*at)?;
+            too_many |= known[*at].is_none();
+        }
         if let Some(task) = task_of(&weight.name)
             && let Some(factors) = scaled_by(&before, &task, weight)?
         {
             let inputs: Vec<&InputMoments> =
-                weight.inputs.iter().filter_map(|at| moments[*at].as_ref()).collect();
+                weight.inputs.iter().filter_map(|at| known[*at].as_ref()).collect();
             let spans = layers.inputs[weight.inputs[0]].spans().collect();
             let last = plan.config.last_algorithm();
             let last = if layers.diagonal { last.min(Algorithm::Scales) } else { last };
@@ -181,11 +188,14 @@ pub(crate) fn round(
         for at in &weight.inputs {
             uses[*at] -= 1;
             if uses[*at] == 0 {
-                moments[*at] = None;
+                known[*at] = None;
             }
         }
     }
-    if !again.samples.is_empty() {
+    if too_many {
+        ranges.notes.push(TOO_MANY_SAMPLES.to_owned());
+    }
+    if let Some(again) = again {
         let sequence =
             Sequence { model: &resolved.model, graph: &after, layers, task_of: &task_of };
         sequence.refine(&mut found, again, (&mut work, &mut state), control)?;

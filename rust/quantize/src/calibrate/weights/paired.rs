@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use ndarray::{Array2, s};
 use quantize_rs_math::SecondMoments;
 
-use super::collect::{HOLD_BACK_ONE_OF, MAX_HELD_BACK, PaddingMask, reader};
+use super::collect::{HOLD_BACK_ONE_OF, PaddingMask, reader};
 use super::layers::LayerInput;
 use crate::CalibrationError;
 use crate::calibrate::engine::{Sample, ValueSink};
 use crate::calibrate::run::ValueObserver;
+use crate::ranges::MAX_HELD_BACK;
 
 /// How many times as many rows of a sample count as when weights are rounded once: the samples are
 /// fewer, and a correction has as many numbers to find as the moments have entries.

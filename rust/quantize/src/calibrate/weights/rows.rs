@@ -4,9 +4,10 @@
 #![allow(clippy::cast_possible_truncation)]
 
 use quantize_rs_onnx::NodeProto;
+use serde::Serialize;
 
 /// Where the rows of a value lie.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) enum Rows {
     /// Along the last axis.
     Last,
@@ -19,7 +20,7 @@ pub(crate) enum Rows {
 }
 
 /// The kernel of a convolution.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Window {
     kernel: Vec<usize>,
     strides: Vec<usize>,
@@ -27,7 +28,7 @@ pub(crate) struct Window {
     padding: Padding,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 enum Padding {
     /// The begins, then the ends.
     Explicit(Vec<usize>),

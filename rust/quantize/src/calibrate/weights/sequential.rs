@@ -28,7 +28,6 @@ use crate::transform::extract;
 #[derive(Clone, Copy)]
 pub(crate) struct Again<'a> {
     pub(crate) engine: &'a dyn Engine,
-    /// Empty if weights are rounded once.
     pub(crate) samples: &'a [Sample],
 }
 

@@ -41,7 +41,7 @@ impl Work {
 
 /// The operations of a weight: each column is solved with the moments of its inputs, which are
 /// factored once.
-fn operations(weight: &LayerWeight, inputs: &[LayerInput]) -> f64 {
+pub(super) fn operations(weight: &LayerWeight, inputs: &[LayerInput]) -> f64 {
     let Some(input) = weight.inputs.first().and_then(|at| inputs.get(*at)) else { return 0.0 };
     let spans = input.spans().map(|span| {
         let depth = span.len() as f64;
