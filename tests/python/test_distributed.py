@@ -59,6 +59,50 @@ def test_ranges_are_those_of_one_process(method: str, shards: int, tmp_path: Pat
     assert PLAN.apply(found).to_bytes() == PLAN.apply(whole).to_bytes()
 
 
+@pytest.mark.parametrize("options", [{"activations": "uint8"}, {"bits": 4}])
+def test_weights_are_rounded_by_the_workers(
+    options: dict[str, Any], processes: Processes, tmp_path: Path
+) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(**options)
+    whole = plan.calibrate(IMAGES, engine="tract")
+    calls: list[tuple[int, int | None]] = []
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append((done, total))
+
+    found = distributed.calibrate(plan, IMAGES, processes, 3, engine="tract", progress=progress)
+    assert found == whole
+    assert calls == [(done, 5) for done in range(1, 6)], "three parts, two groups of weights"
+    # An executor of which nothing is known may be elsewhere.
+    found = distributed.calibrate(plan, IMAGES, Pool(), 3, engine="tract", moments=tmp_path)
+    assert found == whole
+    assert not [*tmp_path.iterdir()]
+    found = distributed.calibrate(plan, IMAGES, Pool(), 3, engine="tract")
+    assert found.values == whole.values
+    assert any("the workers had no folder for second moments" in note for note in found.notes)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+def test_the_weights_of_a_dead_worker_are_rounded_again(
+    processes: Processes, tmp_path: Path
+) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(bits=4)
+    died = tmp_path / "died"
+    pool = workers.Killing(processes, "Solve", died)
+    found = distributed.calibrate(plan, IMAGES, pool, 3, engine="tract", moments=tmp_path)
+    assert died.exists()
+    assert found == plan.calibrate(IMAGES, engine="tract")
+
+
+def test_parts_with_moments_travel_without_an_executor(tmp_path: Path) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(bits=4)
+    shards = distributed.split(plan, IMAGES, 3, engine="tract", moments=tmp_path)
+    returned = [shard() for shard in shards]
+    assert all(Path(path).parent == tmp_path for path in returned)
+    expected = plan.apply(plan.calibrate(IMAGES, engine="tract")).to_bytes()
+    assert plan.apply(distributed.merge(returned)).to_bytes() == expected
+
+
 def test_processes_read_the_samples_themselves(processes: Processes, tmp_path: Path) -> None:
     np.save(tmp_path / "s.npy", IMAGES)
     forms: list[Any] = [
@@ -337,5 +381,8 @@ def test_dask(tmp_path: Path) -> None:
         assert calibrated(client, tmp_path / "s.npy") == WHOLE
         assert calibrated(client, lambda: IMAGES, shards=4) == WHOLE, "a local function"
         assert calibrated(client.get_executor(), tmp_path / "s.npy", shards=3) == WHOLE
+        plan = quantize_rs.open(DIGITS.model).plan(bits=4)
+        rounded = distributed.calibrate(plan, IMAGES, client, engine="tract", moments=tmp_path)
+        assert rounded == plan.calibrate(IMAGES, engine="tract")
         with pytest.raises(OSError, match="the disk is on fire"):
             calibrated(client, workers.failing, shards=3)

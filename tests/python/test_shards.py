@@ -17,11 +17,12 @@ from quantize_rs import CalibrationError, OptionError, Ranges
 DIGITS = quantize_rs.examples.digits()
 IMAGES = np.load(DIGITS.calibration)[:61]
 PLAN = quantize_rs.open(DIGITS.model).plan(activations="uint8")
+NEAREST = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="nearest")
 
 
-def parts(count: int, **options: Any) -> list[Ranges]:
+def parts(count: int, plan: quantize_rs.Plan = PLAN, **options: Any) -> list[Ranges]:
     return [
-        PLAN.calibrate(IMAGES, shard=(index, count), engine="tract", **options)
+        plan.calibrate(IMAGES, shard=(index, count), engine="tract", **options)
         for index in range(1, count + 1)
     ]
 
@@ -29,15 +30,14 @@ def parts(count: int, **options: Any) -> list[Ranges]:
 @pytest.mark.parametrize("method", ["minmax", "moving_average", "percentile", "entropy", "mse"])
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 def test_all_parts_together_are_one_calibration(method: str, count: int, tmp_path: Path) -> None:
-    plan = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="nearest")
-    whole = plan.calibrate(IMAGES, method=method, engine="tract")
-    merged = Ranges.merge(reversed(parts(count, method=method)))
+    whole = NEAREST.calibrate(IMAGES, method=method, engine="tract")
+    merged = Ranges.merge(reversed(parts(count, NEAREST, method=method)))
     assert merged.values == whole.values
     assert merged.samples == whole.samples == len(IMAGES)
     for name, found in (("whole", whole), ("merged", merged)):
         found.save(tmp_path / name)
     assert (tmp_path / "whole").read_bytes() == (tmp_path / "merged").read_bytes()
-    assert plan.apply(merged).to_bytes() == plan.apply(whole).to_bytes()
+    assert NEAREST.apply(merged).to_bytes() == NEAREST.apply(whole).to_bytes()
 
 
 def test_parts_hold_every_nth_sample() -> None:
@@ -96,11 +96,8 @@ def test_the_largest_keys_and_values_are_merged() -> None:
     plan = quantize_rs.open(decoder()).plan(weights="int8", kv_cache="int8", allow_larger=True)
     samples = prompts(9)
     merged = Ranges.merge([plan.calibrate(samples, shard=(i, 3)) for i in (1, 2, 3)])
-    nearest = quantize_rs.open(decoder()).plan(
-        weights="int8", kv_cache="int8", allow_larger=True, weight_algorithm="nearest"
-    )
-    whole = nearest.calibrate(samples)
-    assert nearest.apply(merged).to_bytes() == nearest.apply(whole).to_bytes()
+    whole = plan.calibrate(samples)
+    assert plan.apply(merged).to_bytes() == plan.apply(whole).to_bytes()
 
 
 def test_a_merge_says_that_weights_are_not_rounded() -> None:

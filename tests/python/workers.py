@@ -50,3 +50,23 @@ def failing(index: int, _count: int) -> Array:
     if index == 2:
         raise OSError("the disk is on fire")
     return images()
+
+
+class Killing:
+    """An executor that kills the worker of the first task of a kind."""
+
+    def __init__(self, executor: Any, kind: str, died: Path) -> None:
+        self.executor, self.kind, self.died = executor, kind, died
+        self.workers = executor.workers
+
+    def submit(self, function: Any, task: Any, /, *args: Any) -> Any:
+        """Submit a task, or what dies instead of it."""
+        if type(task).__name__ == self.kind and not self.died.exists():
+            self.died.touch()
+            return self.executor.submit(die)
+        return self.executor.submit(function, task, *args)
+
+
+def die() -> None:
+    """End this process at once."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -173,8 +173,9 @@ class Plan:
         shard: tuple[int, int] | None = None,
     ) -> Ranges:
         method = check.text("method", method, "the name of a method")
+        part = None if shard is None else (*shard, True)
         with run.session() as begun:
-            ranges = self._plan.calibrate(source, method, begun, keep, shard)
+            ranges = self._plan.calibrate(source, method, begun, keep, part)
         warn(ranges.warnings)
         return Ranges(ranges)
 

@@ -1,11 +1,12 @@
 """Calibration on many processes or machines.
 
 Each worker opens the model, reads its own part of the samples and finds ranges of them; the ranges
-of all parts are merged, and equal those of one process bit for bit.
+of all parts are merged, and weights are rounded by the workers. The result equals that of one
+process bit for bit.
 
 >>> import quantize_rs
 >>> digits = quantize_rs.examples.digits()
->>> plan = quantize_rs.open(digits.model).plan(activations="uint8", weight_algorithm="nearest")
+>>> plan = quantize_rs.open(digits.model).plan(activations="uint8")
 >>> from concurrent.futures import ThreadPoolExecutor
 >>> with ThreadPoolExecutor(2) as executor:
 ...     ranges = quantize_rs.distributed.calibrate(plan, digits.calibration, executor)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import tempfile
 import uuid
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
+from .. import _core
 from .._flow.plan import Plan
 from .._inputs.progress import Callback, Listener, shown
 from .._inputs.samples import CalibrationData
@@ -18,9 +20,12 @@ from .._options import check
 from .._results.ranges import Ranges
 from ..errors import CalibrationError, OptionError
 from .processes import Processes
-from .shards import Shard, merge, outcome, split
+from .shards import Shard, Solve, merge, outcome, solves, split
 
 __all__ = ["calibrate"]
+
+
+Task: TypeAlias = Shard | Solve
 
 
 class Executor(Protocol):
@@ -42,12 +47,13 @@ def calibrate(
     threads: int | None = 1,
     retries: int = 2,
     progress: bool | Callback | None = None,
+    moments: str | os.PathLike[str] | None = None,
 ) -> Ranges:
     """Run the model on samples with many workers and find the ranges of its activations.
 
-    Each worker opens the model once and reads the samples itself. The ranges equal those of
-    `Plan.calibrate` bit for bit, except that weights are not rounded with the help of samples,
-    which takes all samples in one process.
+    Each worker opens the model once and reads the samples itself. Then each rounds some of the
+    weights with the second moments of all parts. The ranges equal those of `Plan.calibrate` bit for
+    bit, except that ``rounding_effort="best"`` does not round layer after layer.
 
     Parameters
     ----------
@@ -73,7 +79,12 @@ def calibrate(
         How often a part is repeated whose worker died. Other parts are not.
     progress : bool or callable, optional
         True shows a progress bar on standard error; a function is called with the number of parts
-        done, and of all.
+        done, and of all. Groups of weights to round count as parts.
+    moments : path, optional
+        A folder that all workers reach at this path, for the second moments of their parts; what is
+        written there is deleted at the end. For processes and threads of this machine it is a
+        temporary one by default. For other executors weights are rounded without samples by
+        default, and a note says so.
 
     Returns
     -------
@@ -98,38 +109,80 @@ def calibrate(
     200
     """
     repeats = check.count("retries", retries)
-    with _opened(executor) as pool:
-        count = _workers(pool) if shards is None else shards
+    with _opened(executor) as pool, _folder(plan, pool, moments) as folder:
+        workers = _workers(pool)
+        count = workers if shards is None else shards
         options: dict[str, Any] = {"method": method, "engine": engine, "limit": limit}
-        parts = split(plan, samples, count, **options, threads=threads)
+        options |= {"threads": threads, "moments": folder}
+        parts = split(plan, samples, count, **options)
+        work = len(plan._plan.rounding_work()) if folder is not None else 0
+        groups = min(workers, work)
         with shown(progress, "calibrating", "parts") as call:
-            found = _Calls(pool, repeats, call).results(parts)
-        filled = [text for text in found if isinstance(text, str)]
-        while 0 < len(filled) < len(parts):  # fewer samples than parts
-            parts = split(plan, samples, len(filled), **options, threads=threads)
-            found = _Calls(pool, repeats, None).results(parts)
-            filled = [text for text in found if isinstance(text, str)]
-    for none in found:
-        if isinstance(none, Exception):
-            raise none
-    return merge(filled)
+            progressed = _Progress(call, len(parts) + groups)
+            found = _Calls(pool, repeats, progressed).results(parts)
+            filled = [part for part in found if isinstance(part, str)]
+            while 0 < len(filled) < len(parts):  # fewer samples than parts
+                parts = split(plan, samples, len(filled), **options)
+                found = _Calls(pool, repeats, None).results(parts)
+                filled = [part for part in found if isinstance(part, str)]
+            for none in found:
+                if isinstance(none, Exception):
+                    raise none
+            ranges = merge(filled)
+            if not ranges._ranges.has_moments:
+                return ranges
+            solved = _Calls(pool, repeats, progressed).results(
+                solves(plan, parts[0], filled, groups)
+            )
+        rounded = [_core.Ranges.from_json(text) for text in solved if isinstance(text, str)]
+        return Ranges(ranges._ranges.with_rounded(rounded))
+
+
+@contextlib.contextmanager
+def _folder(
+    plan: Plan, pool: Executor, given: str | os.PathLike[str] | None
+) -> Iterator[str | None]:
+    """Make a folder for second moments, where weights are rounded with samples."""
+    local = isinstance(pool, Processes | ProcessPoolExecutor | ThreadPoolExecutor)
+    if (given is None and not local) or not plan._plan.rounding_work():
+        yield None
+        return
+    with tempfile.TemporaryDirectory(
+        prefix="quantize-rs-", dir=given, ignore_cleanup_errors=True
+    ) as folder:
+        yield folder
+
+
+class _Progress:
+    """Counts the parts of several calls together."""
+
+    def __init__(self, call: Listener | None, total: int) -> None:
+        self._call = call
+        self._total = total
+        self._done = 0
+
+    def step(self) -> None:
+        """Count a part."""
+        self._done += 1
+        if self._call is not None:
+            self._call(min(self._done, self._total), self._total, None)
 
 
 class _Calls:
-    """The calls of shards: which are waited for, and which are repeated."""
+    """The calls of tasks: which are waited for, and which are repeated."""
 
-    def __init__(self, pool: Executor, retries: int, progress: Listener | None) -> None:
+    def __init__(self, pool: Executor, retries: int, progress: _Progress | None) -> None:
         self._pool = pool
         self._retries = retries
         self._progress = progress
-        self._done: queue.SimpleQueue[tuple[Shard, str]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Task, str]] = queue.SimpleQueue()
         # By attempt. A future that was read is dropped: Dask would compute its result again where
         # the worker that holds it dies.
         self._waiting: dict[str, Any] = {}
         self._of_ours: Processes | None = None
 
-    def results(self, parts: list[Shard]) -> list[str | Exception]:
-        """Return the ranges of each shard, or the error of one that has no samples."""
+    def results(self, parts: Sequence[Task]) -> list[str | Exception]:
+        """Return what each task does, or the error of a shard that has no samples."""
         found: dict[int, str | Exception] = {}
         failures = dict.fromkeys(range(1, len(parts) + 1), 0)
         try:
@@ -152,7 +205,7 @@ class _Calls:
                     raise result
                 found[shard.index] = result
                 if self._progress is not None:
-                    self._progress(len(found), len(parts), None)
+                    self._progress.step()
         finally:
             for future in self._waiting.values():
                 future.cancel()
@@ -160,7 +213,7 @@ class _Calls:
                 self._of_ours.shutdown(wait=len(found) == len(parts))
         return [found[shard.index] for shard in parts]
 
-    def _submit(self, shard: Shard) -> None:
+    def _submit(self, shard: Task) -> None:
         attempt = uuid.uuid4().hex
         try:
             future = self._pool.submit(outcome, shard, attempt)
@@ -180,7 +233,7 @@ def _is_empty(error: Exception) -> bool:
     return isinstance(error, CalibrationError) and error.category == "no_samples"
 
 
-def _dead(shard: Shard, times: int, error: Exception) -> CalibrationError:
+def _dead(shard: Task, times: int, error: Exception) -> CalibrationError:
     what = (
         f"the worker of part {shard} died {times} times ({type(error).__name__}: {error}): "
         "give workers more memory, or divide the samples into more shards; a script that starts "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import json
 import os
 import pickle
+import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,13 +40,19 @@ class _Job:
     engine: str
     limit: int | None
     threads: int | None
+    moments: str | None
+
+    def plan(self) -> Plan:
+        """Return the plan, which each process makes once."""
+        return _plan(self.model, _fingerprint(self.model), pickle.dumps(self.options))
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """A part of a calibration. Call it on any machine that has the model and the samples.
 
-    It can be pickled, and returns the ranges as JSON. Each process opens the model once.
+    It can be pickled, and returns the ranges as JSON, or with `moments` the path of their file.
+    Each process opens the model once.
 
     Attributes
     ----------
@@ -61,18 +67,27 @@ class Shard:
     _job: bytes = dataclasses.field(repr=False)
 
     def __call__(self) -> str:
-        """Calibrate on this part of the samples, and return the ranges as JSON."""
+        """Calibrate on this part of the samples, and return the ranges."""
         job: _Job = pickle.loads(self._job)  # noqa: S301 - made by `split`
-        plan = _plan(job.model, _fingerprint(job.model), pickle.dumps(job.options))
+        ranges = self._ranges(job, job.plan())
+        if not ranges.has_moments or job.moments is None:
+            return ranges.to_json()
+        # A part that is run twice does not write what another process reads.
+        name = f"{self.index}-of-{self.count}-{uuid.uuid4().hex}.safetensors"
+        path = Path(job.moments, name)
+        ranges.save(path)
+        return str(path)
+
+    def _ranges(self, job: _Job, plan: Plan) -> _core.Ranges:
         run = functools.partial(_run, plan, job)
         shard = (self.index, self.count)
         if callable(job.samples) and _arguments(job.samples) == 2:
-            return _labelled(run(job.samples(*shard), None, None), shard)
+            return run(job.samples(*shard), None, None).of_shard(*shard)
         samples = job.samples() if callable(job.samples) else job.samples
         if self.count > 1 and job.limit is None:  # a limit counts samples, not rows
             own = part_source(samples, plan._plan.model, shard)
             if own is not None:
-                return _labelled(run(own, None, None), shard)
+                return run(own, None, None).of_shard(*shard)
         return run(samples, shard, job.limit)
 
     def __str__(self) -> str:
@@ -89,6 +104,7 @@ def split(
     engine: str = "auto",
     limit: int | None = None,
     threads: int | None = 1,
+    moments: str | os.PathLike[str] | None = None,
 ) -> list[Shard]:
     """Divide a calibration into parts, for schedulers that are no executor; see `merge`.
 
@@ -96,6 +112,9 @@ def split(
     ----------
     plan, samples, method, engine, limit, threads
         As in `calibrate`.
+    moments : path, optional
+        A folder that all workers and `merge` reach at this path, for the second moments that
+        weights are rounded with. Delete its files when the model is quantized.
     shards : int
         The number of parts.
 
@@ -137,10 +156,49 @@ def split(
         engine,
         check.optional_count("limit", limit, least=1),
         check.optional_count("threads", threads, least=1),
+        None if moments is None else str(Path(moments).absolute()),
     )
     sent = _pickled(job)
     count = check.count("shards", shards, least=1)
     return [Shard(index, count, sent) for index in range(1, count + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Solve:
+    """Some weights to round with the second moments of all parts."""
+
+    index: int
+    count: int
+    _job: bytes = dataclasses.field(repr=False)
+    _files: tuple[str, ...]
+    _weights: tuple[str, ...]
+
+    def __call__(self) -> str:
+        """Round the weights, and return them as JSON."""
+        job: _Job = pickle.loads(self._job)  # noqa: S301 - made by `split`
+        ranges = merge(self._files)
+        with Run("auto", None, job.threads, None).session() as run:
+            return job.plan()._plan.round(ranges._ranges, run, self._weights).rounded_json()
+
+    def __str__(self) -> str:
+        """Return the number of the group of weights and how many there are."""
+        return f"{self.index}/{self.count} of the weights"
+
+
+def solves(plan: Plan, shard: Shard, files: Iterable[str], count: int) -> list[Solve]:
+    """Divide the weights that are rounded with samples into groups that take about as long."""
+    work = sorted(plan._plan.rounding_work(), key=lambda weight: -weight[1])
+    groups: list[list[str]] = [[] for _ in range(min(count, len(work)))]
+    sums = [0.0] * len(groups)
+    for name, cost in work:
+        least = sums.index(min(sums))
+        groups[least].append(name)
+        sums[least] += cost
+    given = tuple(files)
+    return [
+        Solve(index, len(groups), shard._job, given, tuple(names))
+        for index, names in enumerate(groups, 1)
+    ]
 
 
 def merge(parts: Iterable[str]) -> Ranges:
@@ -161,7 +219,11 @@ def merge(parts: Iterable[str]) -> Ranges:
     CalibrationError
         A part is missing or doubled, or is of another model, plan, method or engine.
     """
-    return Ranges(_core.Ranges.merge_all([_core.Ranges.from_json(part) for part in parts]))
+    return Ranges(_core.Ranges.merge_all([_read(part) for part in parts]))
+
+
+def _read(part: str) -> _core.Ranges:
+    return _core.Ranges.from_json(part) if part.startswith("{") else _core.Ranges.load(part)
 
 
 @functools.lru_cache(maxsize=2)
@@ -179,8 +241,8 @@ def _fingerprint(model: str | bytes) -> object:
 
 def _run(
     plan: Plan, job: _Job, samples: Any, shard: tuple[int, int] | None, limit: int | None
-) -> str:
-    """Calibrate on samples, or on a part of them, and return the ranges as JSON."""
+) -> _core.Ranges:
+    """Calibrate on samples, or on a part of them."""
     source = samples
     if not isinstance(samples, _core.Source):
         source = sample_source(
@@ -188,16 +250,8 @@ def _run(
         )
     with Run(job.engine, limit, job.threads, None).session() as run:
         # Remarks on few samples are not those of all parts together.
-        return plan._plan.calibrate(source, job.method, run, False, shard or (1, 1)).to_json()
-
-
-def _labelled(ranges: str, shard: tuple[int, int]) -> str:
-    """Return ranges as those of a part, whose samples were selected before."""
-    index, count = shard
-    if count == 1:
-        return ranges
-    label = [{"index": index, "count": count}]
-    return json.dumps({**json.loads(ranges), "shards": label}, separators=(",", ":"))
+        part = (*(shard or (1, 1)), job.moments is not None)
+        return plan._plan.calibrate(source, job.method, run, False, part)
 
 
 def _arguments(function: Callable[..., Any]) -> int:
@@ -249,13 +303,13 @@ def _pickled(job: _Job) -> bytes:
     return sent
 
 
-def outcome(shard: Shard, _attempt: str) -> str | Exception:
-    """Run a shard; what it raises is returned, so that only a dead worker raises.
+def outcome(task: Callable[[], str], _attempt: str) -> str | Exception:
+    """Run a task; what it raises is returned, so that only a dead worker raises.
 
     `_attempt` distinguishes calls for executors that remember results by their arguments.
     """
     try:
-        return shard()
+        return task()
     except Exception as error:  # noqa: BLE001 - raised where the result is read
         try:
             pickle.loads(pickle.dumps(error))  # noqa: S301 - our own

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
     Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, Samples, Shard,
+    WeightAlgorithm,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -19,6 +20,10 @@ use crate::gil::{CallbackChannel, Interrupt};
 use crate::method_comparison::MethodComparison;
 use crate::ranges::Ranges;
 use crate::source::Source;
+
+/// The note of a part whose worker has no place to save second moments.
+const NO_FOLDER: &str = "weights are rounded without samples: the workers had no folder for second \
+    moments";
 
 /// How long to wait for a calibration that was stopped.
 const PATIENCE: Duration = Duration::from_millis(700);
@@ -74,19 +79,28 @@ impl Run {
         py: Python<'_>,
         (model, plan): (&Arc<Model>, &Arc<Plan>),
         source: &Source,
-        (method, keep, shard): (&str, bool, Option<(usize, usize)>),
+        (method, keep, shard): (&str, bool, Option<(usize, usize, bool)>),
     ) -> PyResult<Ranges> {
         let begun = Instant::now();
         let method = gil::detached(py, None, || method.parse::<Method>())?;
         let shard = gil::detached(py, None, || {
-            shard.map(|(index, count)| Shard::new(index, count)).transpose()
+            shard
+                .map(|(index, count, moments)| Ok((Shard::new(index, count)?, moments)))
+                .transpose()
+                .map_err(|error: QuantizeError| error)
         })?;
         let (its_model, plan) = (Arc::clone(model), Arc::clone(plan));
         let mut done = self.on(py, model, source, move |engine, samples, control| {
-            if let Some(shard) = shard {
+            if let Some((shard, moments)) = shard {
+                let rounds = !moments && plan.rounding_cost(&its_model)?.is_some();
+                let mut plan = plan;
+                if rounds {
+                    Arc::make_mut(&mut plan).config.weight_algorithm = WeightAlgorithm::Nearest;
+                }
                 let how = (&method, shard);
-                let ranges =
+                let mut ranges =
                     quantize_rs::calibrate_shard(&its_model, &plan, engine, samples, how, control)?;
+                ranges.notes.extend(rounds.then(|| NO_FOLDER.to_owned()));
                 return Ok((ranges, Vec::new()));
             }
             if !keep {

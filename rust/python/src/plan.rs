@@ -62,7 +62,8 @@ impl Plan {
         model::Model { model: Arc::clone(&self.model) }
     }
 
-    /// Runs the model on samples, or on a part of them, and finds ranges.
+    /// Runs the model on samples, or on a part of them, and finds ranges. A part is given by its
+    /// number, the number of parts, and whether second moments are kept.
     #[pyo3(signature = (source, method, run, keep, shard=None))]
     fn calibrate(
         &self,
@@ -71,7 +72,7 @@ impl Plan {
         method: &str,
         run: &Run,
         keep: bool,
-        shard: Option<(usize, usize)>,
+        shard: Option<(usize, usize, bool)>,
     ) -> PyResult<Ranges> {
         run.ranges(py, (&self.model, &self.plan), source, (method, keep, shard))
     }

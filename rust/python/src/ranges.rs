@@ -109,6 +109,17 @@ impl Ranges {
         self.found.to_json()
     }
 
+    /// The rounded weights and the notes alone, as JSON.
+    fn rounded_json(&self) -> String {
+        let bare = quantize_rs::Ranges {
+            values: BTreeMap::new(),
+            statistics: Arc::default(),
+            moments: None,
+            ..quantize_rs::Ranges::clone(&self.found)
+        };
+        bare.to_json()
+    }
+
     /// The ranges and statistics as plain dicts, lists, strings and numbers.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         convert::to_python(py, &*self.found)

@@ -8,7 +8,7 @@ use crate::error::while_unchanged;
 use crate::options::Shard;
 use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
 
-/// Runs the model on the samples of one part, as [`calibrate`] does on all.
+/// Runs the model on the samples of one part, as [`calibrate`](super::calibrate()) does on all.
 ///
 /// The ranges hold the second moments that weights are rounded with, and [`Ranges::merge_all`]
 /// those of all parts. [`Plan::apply`](crate::Plan::apply), or
@@ -17,7 +17,7 @@ use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
 /// ([`RoundingEffort::Best`](crate::RoundingEffort::Best)).
 ///
 /// # Errors
-/// The method is `auto`, which selects by all samples; otherwise as [`calibrate`].
+/// The method is `auto`, which selects by all samples; otherwise as [`calibrate`](super::calibrate()).
 pub fn calibrate_shard(
     model: &Model,
     plan: &Plan,

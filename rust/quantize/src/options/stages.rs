@@ -58,7 +58,8 @@ options! {
 
     /// Run only a part of the samples and write its ranges to `ranges_out`, and no model: `2/8` is
     /// every eighth sample, from the second on. `quantize-rs ranges merge` joins the parts, which
-    /// may come from several machines.
+    /// may come from several machines. The file also holds the second moments that weights are
+    /// rounded with.
     row shard: Option<String> = None => {
         verbs: &[Verb::Calibrate],
         surfaces: &[Surface::Cli],
@@ -67,7 +68,7 @@ options! {
         flag: Flag { value_name: Some("I/N"), ..Flag::PLAIN },
     };
 
-    /// Also write the ranges to this file, as JSON.
+    /// Also write the ranges to this file, as JSON; those of a shard in the safetensors format.
     row ranges_out: Option<PathBuf> = None => {
         aliases: &["statistics_path"],
         verbs: &[Verb::Calibrate],

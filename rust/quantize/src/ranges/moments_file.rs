@@ -320,7 +320,7 @@ impl MomentsFile {
         let (begin, end) = info.data_offsets;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(self.start + begin as u64))?;
-        bytes_of(&mut *file, (end - begin) as u64)
+        bytes_of(&mut file, (end - begin) as u64)
     }
 }
 
