@@ -16,7 +16,8 @@ class Job:
 
     `samples` changes the case's samples for this row. A row that needs more memory than the machine
     has is left out, and the report says so. `checked`: whether the output is loaded and evaluated;
-    `thorough`: whether it is also timed, and evaluated by the model's own metric.
+    `thorough`: whether it is also timed, and evaluated by the model's own metric. `threads`: of our
+    own tool, those of all cores by default.
     """
 
     label: str
@@ -31,6 +32,7 @@ class Job:
     writes: bool = True
     checked: bool = True
     thorough: bool = True
+    threads: int | None = None
 
 
 @dataclass(frozen=True)

@@ -71,9 +71,11 @@ def run_once(python: Command, request: dict[str, Any], scratch: Path) -> dict[st
     log = scratch / "log.txt"
     with log.open("w") as stream:
         os.sync()  # flush what an earlier job wrote, so that it costs this one nothing
+        threads = request.get("threads")
         child = subprocess.Popen(
             [*python, CHILD, sent],
             cwd=scratch,
+            env=os.environ | ({"RAYON_NUM_THREADS": str(threads)} if threads else {}),
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,

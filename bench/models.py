@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 from bert_base import bert_base
+from decoder import decoder
 from graph import FLOAT, OPSET, Graph
 from onnx import version_converter
 from recurrent import gru, lstm
@@ -80,6 +81,7 @@ BUILDERS: dict[str, Callable[[Path], None]] = {
     "many_nodes": many_nodes,
     "resnet18": resnet18,
     "bert_base": bert_base,
+    "decoder": decoder,
 }
 
 

@@ -231,6 +231,8 @@ def request_of(
     """What the child has to know."""
     request: dict[str, Any] = {"job": job.job, "model": str(model), "options": job.options}
     request["samples"] = source_of(case, settings) | job.samples
+    if job.threads is not None:
+        request["threads"] = job.threads
     if job.writes:
         request["output"] = str(folder / job.label.replace(" ", "_") / "model.onnx")
     if job.job == "calibrate_npy":

@@ -131,15 +131,21 @@ class Digits:
 
 
 class Random:
-    """Seeded normal values for a model without data; calibration and held-out seeds differ."""
+    """Seeded values for a model without data; calibration and held-out seeds differ.
+
+    They are normal, or whole numbers `below` one.
+    """
 
     def __init__(self, source: Source) -> None:
         self.input: str = source["input"]
         self.shape: list[int] = source["shape"]
         self.count: int = source["count"]
+        self.below: int | None = source.get("below")
 
     def values(self, seed: int, count: int) -> np.ndarray:
         """`count` samples of the seed."""
+        if self.below is not None:
+            return np.random.default_rng(seed).integers(self.below, size=(count, *self.shape))
         return np.random.default_rng(seed).standard_normal((count, *self.shape), dtype=np.float32)
 
     def calibration(self) -> Feed | Iterable[Feed]:

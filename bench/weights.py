@@ -91,6 +91,43 @@ def large() -> Case:
     )
 
 
+def larger_than_memory() -> Case:
+    """A language model of which no more than some layers fit into memory."""
+    jobs = tuple(
+        replace(job, label=f"{job.label}, {threads} thread{'s' * (threads > 1)}", threads=threads)
+        for job in (OURS_INT8, OURS_INT4_BLOCKS, OURS_INT4_NBITS)
+        for threads in (1, 2)
+    )
+    return Case(
+        name="decoder",
+        title="7.2 GB with external data: a decoder of 16 layers of 3072, weights only",
+        model=lambda cache: models.built("decoder", cache),
+        samples={
+            "kind": "random",
+            "input": "input_ids",
+            "shape": [64],
+            "below": 32000,
+            "count": 1,
+        },
+        jobs=jobs,
+        targets=(
+            ALL_VALID,
+            *(
+                Target(
+                    f"{job.label}: anonymous peak, MB",
+                    figures.times(1e-6, figures.cost(job.label, "anonymous_peak")),
+                    at_most=400,
+                )
+                for job in jobs
+            ),
+        ),
+        sqnr_samples=1,
+        kernels=False,
+        keep_outputs=False,
+        keep_model=False,
+    )
+
+
 def four_bits(name: str, op: str) -> Case:
     """The 600 MB of `mlp` at 4 bits, blocks of 32, as Gemm or as MatMul and Add."""
     return Case(
@@ -134,6 +171,7 @@ CASES = (
     shape("lstm", "two LSTM layers in both directions, 1024 states", sequence(512)),
     shape("gru", "two GRU layers, 1024 states", sequence(512)),
     large(),
+    larger_than_memory(),
     four_bits("mlp_matmul", "MatMul"),
     four_bits("mlp", "Gemm"),
 )

@@ -33,7 +33,7 @@ from ._results.metrics import (
     OutputRow,
     Speed,
 )
-from ._results.mixed_precision import LayerWidth, MixedPrecision
+from ._results.mixed_precision import ActivationWidth, LayerWidth, MixedPrecision
 from ._results.model_info import ModelInfo, TensorSpec
 from ._results.opset_conversion import OpsetConversion
 from ._results.optimization import OptimizationReport
@@ -53,6 +53,7 @@ from ._results.variants import VariantRow, Variants
 __all__ = [
     "Accuracy",
     "AccuracyCriteria",
+    "ActivationWidth",
     "Alternative",
     "Assessment",
     "Candidate",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -132,3 +134,136 @@ def test_bits_that_a_format_does_not_have_are_refused_by_that_name(digits: Path)
             digits, target_size=0.5, bits=(16, 4), output_format="matmul_nbits"
         )
     assert refused.value.option == "bits"
+
+
+def test_activations_get_16_bits_where_an_sqnr_needs_them(digits: Path) -> None:
+    samples = np.load(quantize_rs.examples.digits().calibration)[:24]
+    counts = []
+    for least in (20.0, 38.0, 44.0):
+        found = quantize_rs.mixed_precision(
+            digits, samples, activations="uint8", min_sqnr=least, engine="onnxruntime"
+        )
+        wide = found.activation_types
+        report = quantize_rs.quantize_with_calibration(
+            digits, None, samples, activation_types=wide, engine="onnxruntime", check="none"
+        )
+        assert report.model is not None
+        measured = quantize_rs.compare(
+            digits, report.model, samples, latency=False, engine="onnxruntime"
+        ).sqnr_db
+        assert measured == found.sqnr_db
+        assert measured is not None
+        assert measured >= least
+        assert {value.name for value in found.activations if value.qtype == "uint16"} == {*wide}
+        assert len(found.activations) > len(wide)
+        counts.append(len(wide))
+    assert counts[0] == 0
+    assert counts == sorted(counts)
+    assert counts[-1] > 0
+    # Those that gain most come first, and one fewer misses the goal.
+    gains = [value.sqnr_db or np.inf for value in found.activations]
+    assert gains == sorted(gains, reverse=True)
+    assert [*wide] == [value.name for value in found.activations][: len(wide)] or {*wide} == {
+        value.name for value in found.activations[: len(wide)]
+    }
+    text = str(found)
+    assert "16 alone dB" in text
+    assert found.activations[0].name in text
+    assert "activations in 16 bits" in repr(found)
+    with pytest.raises(
+        AccuracyCriteriaError,
+        match=r"the best that 16 bits for activations reach, with \d of 5, is 4\d\.",
+    ):
+        quantize_rs.mixed_precision(
+            digits, samples, activations="uint8", min_sqnr=90, engine="onnxruntime"
+        )
+
+
+def wide_value(path: Path) -> npt.NDArray[np.float32]:
+    """A network of which one value is far from 0, and only its differences count."""
+    rng = np.random.default_rng(3)
+    differences = np.zeros((16, 16), np.float32)
+    for column in range(16):
+        first, second = rng.choice(16, 2, replace=False)
+        differences[[first, second], column] = 1, -1
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["a"]),
+        onnx.helper.make_node("Add", ["a", "far"], ["wide"]),
+        onnx.helper.make_node("MatMul", ["wide", "v"], ["c"]),
+        onnx.helper.make_node("Relu", ["c"], ["d"]),
+        onnx.helper.make_node("MatMul", ["d", "u"], ["y"]),
+    ]
+    tensors = {
+        "w": rng.standard_normal((16, 16)).astype(np.float32) / 4,
+        "far": np.full(16, 60, np.float32),
+        "v": differences,
+        "u": rng.standard_normal((16, 16)).astype(np.float32) / 4,
+    }
+    graph = onnx.helper.make_graph(
+        nodes,
+        "wide",
+        [onnx.helper.make_tensor_value_info("x", 1, ["n", 16])],
+        [onnx.helper.make_tensor_value_info("y", 1, ["n", 16])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    return rng.standard_normal((32, 1, 16)).astype(np.float32)
+
+
+def test_the_wide_value_comes_first(tmp_path: Path) -> None:
+    path = tmp_path / "wide.onnx"
+    samples = wide_value(path)
+
+    def error(outputs: Any, _samples: Any) -> float:
+        return -float(np.square([one["y"] for one in outputs]).mean())
+
+    found = quantize_rs.mixed_precision(
+        path, samples, activations="int8", min_sqnr=34, engine="onnxruntime"
+    )
+    assert found.activation_types == {"wide": "int16"}
+    with_metric = quantize_rs.mixed_precision(
+        path,
+        samples,
+        activations="int8",
+        max_accuracy_drop=0.01,
+        metric=error,
+        engine="onnxruntime",
+    )
+    assert with_metric.accuracy is not None
+    assert with_metric.accuracy.drop <= 0.01
+
+
+def test_a_choice_of_activations_has_options_of_its_own(digits: Path, images: Images) -> None:
+    def chosen(**options: Any) -> None:
+        given: dict[str, Any] = {"activations": "uint8", "min_sqnr": 30, **options}
+        data = given.pop("data", images)
+        quantize_rs.mixed_precision(digits, data, **given)
+
+    for options, what in (
+        ({"data": None}, "activations need data"),
+        ({"target_size": 0.5}, "target_size has no effect on activations"),
+        ({"bits": (8,)}, "bits has no effect with activations"),
+        ({"activations": "uint16"}, "activations is uint16, expected uint8 or int8"),
+        ({"max_accuracy_drop": 0.1}, "min_sqnr or max_accuracy_drop is required, but not both"),
+        ({"min_sqnr": None}, "min_sqnr or max_accuracy_drop is required, but not both"),
+        ({"min_sqnr": float("nan")}, "min_sqnr is NaN"),
+    ):
+        with pytest.raises(OptionError, match=what):
+            chosen(**options)
+
+
+def test_the_command_line_writes_the_model_with_wide_activations(
+    digits: Path, tmp_path: Path
+) -> None:
+    samples = np.load(quantize_rs.examples.digits().calibration)[:24]
+    np.save(tmp_path / "s.npy", samples)
+    line = [sys.executable, "-m", "quantize_rs", "mixed-precision", str(digits)]
+    line += ["--calibration-data", str(tmp_path / "s.npy"), "--activations", "uint8"]
+    line += ["--min-sqnr", "44", "-o", str(tmp_path / "wide.onnx")]
+    done = subprocess.run(line, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "uint16" in done.stdout
+    found = quantize_rs.compare(digits, tmp_path / "wide.onnx", samples, latency=False)
+    assert found.sqnr_db is not None
+    assert found.sqnr_db >= 44

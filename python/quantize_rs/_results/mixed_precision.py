@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .base import Result
 from .metrics import Accuracy, OutputRow, worst_sqnr
@@ -34,6 +34,29 @@ class LayerWidth:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class ActivationWidth:
+    """The type of one activation.
+
+    Attributes
+    ----------
+    name : str
+        The name of the value.
+    qtype : str
+        Its type, as ``"uint8"`` or ``"uint16"``.
+    sqnr_db : float or None
+        The SQNR in dB of the worst output of the quantized model when only this activation has 16
+        bits; None if no activation needs them.
+    why : str
+        Why it has this type.
+    """
+
+    name: str
+    qtype: str
+    sqnr_db: float | None
+    why: str
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class MixedPrecision(Result):
     """The bit width of each layer of a model. `mixed_precision` returns it.
@@ -46,6 +69,11 @@ class MixedPrecision(Result):
         Bit widths by the name of the weight; ``"float32"`` for a weight that stays float.
     layers : tuple of LayerWidth
         The same with the size and the cost of each layer.
+    activation_types : dict of str to str
+        The activations that get 16 bits, by name, if `activations` was given: the option of
+        `quantize_with_calibration`.
+    activations : tuple of ActivationWidth
+        All activations with their types, those first that gain most from 16 bits.
     bytes_before, bytes_after : int
         Sizes in bytes of the float model, and of the model with these bit widths.
     ratio : float
@@ -69,6 +97,8 @@ class MixedPrecision(Result):
     samples: int
     engine: str | None
     accuracy: Accuracy | None = None
+    activation_types: dict[str, str] = field(default_factory=dict)
+    activations: tuple[ActivationWidth, ...] = ()
 
     @property
     def sqnr_db(self) -> float | None:
@@ -76,5 +106,8 @@ class MixedPrecision(Result):
         return worst_sqnr(self.outputs)
 
     def _summary(self) -> str:
+        if self.activations:
+            wide = f"{len(self.activation_types)} of {len(self.activations)} activations in 16 bits"
+            return wide if self.sqnr_db is None else f"{wide}, {self.sqnr_db:.2f} dB"
         size = f"{self.bytes_before} -> {self.bytes_after} bytes, {self.ratio:.2f} times smaller"
         return size if self.sqnr_db is None else f"{size}, {self.sqnr_db:.2f} dB"

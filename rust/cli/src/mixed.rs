@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quantize_rs::{
-    Config, Control, Format, InputSpec, MixedOptions, MixedPrecision, Model, mixed_precision,
+    Config, Control, Format, InputSpec, Method, MixedOptions, MixedPrecision, Model, QType,
+    mixed_precision,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -13,7 +14,7 @@ use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::options;
 use crate::samples::SampleArguments;
-use crate::{output_path, plan, run_on_samples};
+use crate::{calibrate, output_path, plan, run_on_samples};
 
 /// What the samples are for.
 const PURPOSE: &str = "Samples to choose the bits on, by the effect on the outputs";
@@ -47,6 +48,16 @@ pub(crate) struct MixedArguments {
     /// The bits to choose from, besides float: 16, 8, 4 or 2
     #[arg(long, value_name = "BITS", value_delimiter = ',', default_value = "8,4,2")]
     bits: Vec<u8>,
+    /// Quantize activations to 8 bits, too, and choose which of them get 16, as few as --min-sqnr
+    /// needs; weights have 8
+    #[arg(
+        long,
+        value_name = "TYPE",
+        requires = "min_sqnr",
+        conflicts_with = "bits",
+        value_parser = ["uint8", "int8"]
+    )]
+    activations: Option<String>,
     #[arg(
         long,
         value_name = "BOOL",
@@ -96,6 +107,10 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
         output_path::check_apart("--output", output, &data)?;
     }
     let config = Config {
+        activations: args.activations.as_deref().map(|name| match name {
+            "int8" => QType::Int8,
+            _ => QType::UInt8,
+        }),
         per_channel: args.per_channel,
         symmetric: args.symmetric,
         block_size: args.block_size,
@@ -106,7 +121,16 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
     let found = chosen(args, &model, &config, console)?;
     if let Some(output) = &args.output {
         let (prepared, plan) = plan::of(&model, found.config(&config))?;
-        output_path::save(&plan.apply(&prepared, None)?, output)?;
+        let ranges = match args.samples.open(&InputSpec::of(&prepared))? {
+            Some(samples) if plan.needs_calibration() => {
+                let samples = SampleDiagnostics::new(samples, &InputSpec::of(&prepared));
+                let given = (&args.engine, &args.samples);
+                let method = Method::default();
+                Some(calibrate::observe(&prepared, &plan, given, samples, &method, console)?.0)
+            }
+            _ => None,
+        };
+        output_path::save(&plan.apply(&prepared, ranges.as_ref())?, output)?;
     }
     let written = args.output.as_ref().map(|path| format!("written to {}\n", path.display()));
     console.result(|| found.to_json(), || format!("{found}{}", written.unwrap_or_default()))

@@ -66,15 +66,15 @@ pub mod transform;
 mod util;
 
 pub use analysis::{
-    AccuracyControl, CheckSamples, CompareOptions, Comparison, HalfOptions, HalfPrecision,
-    HalfReport, Kernels, LatencyOptions, LayerError, LayerErrors, LayerRow, LayerWidth,
-    MeasuredStrategy, Metric, MetricHandle, MixedOptions, MixedPrecision, OutlierChannel,
-    OutlierElement, OutlierOptions, Outliers, OutputMetric, OutputValue, Recommendation, Request,
-    SETS as VARIANT_SETS, SampleOutputs, SampleSource, Sensitivity, SensitivityOptions, Strategy,
-    Variant, VariantOptions, VariantRow, VariantSet, Variants, WeightOutliers, compare,
-    convert_half, convert_half_with_samples, latency, layer_errors, mixed_precision, outliers,
-    quantize_with_accuracy_control, recommend, recommend_measured, sensitivity, variants,
-    weight_sensitivity,
+    AccuracyControl, ActivationWidth, CheckSamples, CompareOptions, Comparison, HalfOptions,
+    HalfPrecision, HalfReport, Kernels, LatencyOptions, LayerError, LayerErrors, LayerRow,
+    LayerWidth, MeasuredStrategy, Metric, MetricHandle, MixedOptions, MixedPrecision,
+    OutlierChannel, OutlierElement, OutlierOptions, Outliers, OutputMetric, OutputValue,
+    Recommendation, Request, SETS as VARIANT_SETS, SampleOutputs, SampleSource, Sensitivity,
+    SensitivityOptions, Strategy, Variant, VariantOptions, VariantRow, VariantSet, Variants,
+    WeightOutliers, compare, convert_half, convert_half_with_samples, latency, layer_errors,
+    mixed_precision, outliers, quantize_with_accuracy_control, recommend, recommend_measured,
+    sensitivity, variants, weight_sensitivity,
 };
 pub use apply::Quantized;
 pub use calibrate::{

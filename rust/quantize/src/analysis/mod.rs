@@ -20,7 +20,9 @@ mod sensitivity;
 mod variants;
 
 pub use accuracy_control::{AccuracyControl, quantize_with_accuracy_control};
-pub use mixed_precision::{LayerWidth, MixedOptions, MixedPrecision, mixed_precision};
+pub use mixed_precision::{
+    ActivationWidth, LayerWidth, MixedOptions, MixedPrecision, mixed_precision,
+};
 pub use recommend::{
     MeasuredStrategy, Recommendation, Request, SampleSource, Strategy, recommend,
     recommend_measured,

@@ -17,7 +17,8 @@ use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
 /// ([`RoundingEffort::Best`](crate::RoundingEffort::Best)).
 ///
 /// # Errors
-/// The method is `auto`, which selects by all samples; otherwise as [`calibrate`](super::calibrate()).
+/// The method is `auto`, which selects by all samples; otherwise as
+/// [`calibrate`](super::calibrate()).
 pub fn calibrate_shard(
     model: &Model,
     plan: &Plan,

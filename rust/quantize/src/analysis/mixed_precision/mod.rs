@@ -1,5 +1,6 @@
 //! Chooses a bit width for each layer, so that the model meets a size or an SQNR.
 
+mod activations;
 mod greedy;
 mod result;
 
@@ -19,9 +20,10 @@ use crate::{
     Accuracy, CompareOptions, Config, Format, MetricHandle, OutputRow, PreprocessedModel,
     QuantizeError, Role, SensitivityOptions, compare, sensitivity,
 };
+use activations::ActivationSolver;
 use greedy::{Step, WidthOption, greedy_steps};
 
-pub use result::{LayerWidth, MixedPrecision};
+pub use result::{ActivationWidth, LayerWidth, MixedPrecision};
 
 /// The number of models that meet a size whose outputs are compared.
 const MEASURED: usize = 3;
@@ -65,8 +67,14 @@ impl Default for MixedOptions {
 /// Only weights are quantized. Use the result with [`MixedPrecision::config`], which sets
 /// [`Config::layer_bits`] and [`Config::layer_float`].
 ///
+/// If `config` has activations of 8 bits, it chooses which of them get 16 instead, as few as the
+/// SQNR or the metric needs: those come first with which, alone in 16 bits, the outputs of the
+/// quantized model are the most accurate. Weights are quantized as `config` says, and the result
+/// sets [`Config::activation_types`].
+///
 /// # Errors
-/// Not exactly one goal, an SQNR or a metric without samples, a bit width that the
+/// Not exactly one goal, an SQNR, a metric or activations without samples, a size for activations,
+/// a goal that 16 bits for activations do not meet, a bit width that the
 /// format of `config` does not support, a size that the fewest bits for all layers do not meet, or
 /// an SQNR that no layer alone meets.
 pub fn mixed_precision(
@@ -87,6 +95,12 @@ pub fn mixed_precision(
         let mut counted = |now: Progress| progress(Progress { total: None, ..now });
         let stages = StagedProgress::new(Control { threads, progress: &mut counted });
         let metric = options.metric.clone();
+        if let (Some(_), Some(engine)) = (config.activations, engine) {
+            let (samples, mut stages, metric) = (&samples[..], stages, metric.as_ref());
+            let stages = &mut stages;
+            return ActivationSolver { model, config, engine, samples, stages, metric }
+                .solve(&goal);
+        }
         let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
         let mut layers = solver.rungs(&options.bits)?;
         let steps = match &goal {
@@ -148,7 +162,7 @@ impl MixedOptions {
     fn goal(&self, model: &Model, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
         let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
         if config.activations.is_some() {
-            return refused("activations", "is set, but bit widths are chosen for weights only");
+            return self.activations_goal(config, data);
         }
         let named = !config.layer_bits.is_empty() || !config.layer_types.is_empty();
         if named || !config.layer_float.is_empty() {
@@ -181,6 +195,29 @@ impl MixedOptions {
             (None, Some(_)) if !data => refused("min_sqnr", "needs data to compare the outputs on"),
             (None, Some(least)) => Ok(Goal::Sqnr(least)),
             _ => refused("target_size", "or min_sqnr is required, but not both"),
+        }
+    }
+
+    /// The goal of a choice of activations.
+    fn activations_goal(&self, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
+        let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
+        if !data {
+            return refused("activations", "need data to find their ranges on");
+        }
+        if self.target_size.is_some() {
+            let what = "has no effect on activations: give min_sqnr, or max_accuracy_drop";
+            return refused("target_size", what);
+        }
+        if !config.activation_types.is_empty() {
+            return refused("activation_types", "is the result of this function: omit it");
+        }
+        match (self.min_sqnr, self.max_accuracy_drop) {
+            (Some(least), None) if least.is_finite() => Ok(Goal::Sqnr(least)),
+            (Some(least), None) => {
+                refused("min_sqnr", &format!("is {least}, expected a number of decibels"))
+            }
+            (None, Some(_)) => self.drop(),
+            _ => refused("min_sqnr", "or max_accuracy_drop is required, but not both"),
         }
     }
 
@@ -442,6 +479,7 @@ impl WidthSolver<'_> {
         let Measured { outputs, accuracy, engine } = self.measured(&made)?;
         Ok(MixedPrecision {
             layers: widths(layers, steps, goal),
+            activations: Vec::new(),
             bytes_before: made.report().bytes_before,
             bytes_after: made.report().bytes_after,
             outputs,

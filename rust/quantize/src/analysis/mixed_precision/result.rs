@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use quantize_rs_math::QType;
 use serde::Serialize;
 
 use super::with;
@@ -15,6 +16,10 @@ use crate::{Accuracy, Config, OutputRow};
 pub struct MixedPrecision {
     /// One row for each layer that can be quantized, in the order of the model.
     pub layers: Vec<LayerWidth>,
+    /// One row for each quantized activation, if those were chosen; the first gain most from 16
+    /// bits.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub activations: Vec<ActivationWidth>,
     /// The size of the float model in bytes, including external data.
     pub bytes_before: u64,
     /// The size of the model with these widths, in bytes.
@@ -28,6 +33,20 @@ pub struct MixedPrecision {
     pub samples: usize,
     /// The engine that ran them.
     pub engine: Option<String>,
+}
+
+/// The type of one activation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ActivationWidth {
+    /// The name of the value.
+    pub name: String,
+    /// Its type.
+    pub qtype: QType,
+    /// The SQNR of the worst output of the quantized model if only this activation has 16 bits, in
+    /// decibels; `None` if none needs them.
+    pub sqnr_db: Option<f64>,
+    /// Why it has this type.
+    pub why: String,
 }
 
 /// The bit width of one layer.
@@ -51,7 +70,15 @@ impl MixedPrecision {
     #[must_use]
     pub fn config(&self, config: &Config) -> Config {
         let layers = self.layers.iter().map(|layer| (layer.name.as_str(), layer.bits));
-        with(config, layers)
+        let mut config = with(config, layers);
+        config.activation_types.extend(self.wide(config.activations));
+        config
+    }
+
+    /// The activations that have another type than the others.
+    fn wide(&self, usual: Option<QType>) -> impl Iterator<Item = (String, QType)> {
+        let other = move |value: &&ActivationWidth| Some(value.qtype) != usual;
+        self.activations.iter().filter(other).map(|value| (value.name.clone(), value.qtype))
     }
 
     /// The SQNR of the worst output, in decibels; `None` without samples.
@@ -80,6 +107,10 @@ impl MixedPrecision {
         };
         let layers = self.layers.iter().map(|layer| (layer.name.clone(), width(layer)));
         document["layer_bits"] = serde_json::Value::Object(layers.collect());
+        let is_wide = |value: &&ActivationWidth| value.qtype.bits() > 8;
+        let wide = self.activations.iter().filter(is_wide);
+        let wide = wide.map(|value| (value.name.clone(), value.qtype.to_string().into()));
+        document["activation_types"] = serde_json::Value::Object(wide.collect());
         document["ratio"] = self.ratio().into();
         document["sqnr_db"] = self.sqnr_db().into();
         document
@@ -88,6 +119,10 @@ impl MixedPrecision {
 
 impl fmt::Display for MixedPrecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.activations.is_empty() {
+            self.show_activations(f)?;
+            return self.show_outcome(f);
+        }
         let longest = self.layers.iter().map(|layer| layer.name.chars().count()).max();
         let width = longest.unwrap_or(0).max("layer".len());
         let head = ["layer", "bits", "size", "alone dB", "why"];
@@ -98,6 +133,23 @@ impl fmt::Display for MixedPrecision {
             let alone = sqnr_db.map_or_else(|| "-".to_owned(), |db| format!("{db:.2}"));
             writeln!(f, "{name:<width$}  {bits:>7}  {:>10}  {alone:>8}  {why}", size(*bytes))?;
         }
+        self.show_outcome(f)
+    }
+}
+
+impl MixedPrecision {
+    fn show_activations(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let longest = self.activations.iter().map(|value| value.name.chars().count()).max();
+        let width = longest.unwrap_or(0).max("activation".len());
+        writeln!(f, "{:<width$}  {:>6}  {:>12}  why", "activation", "type", "16 alone dB")?;
+        for ActivationWidth { name, qtype, sqnr_db, why } in &self.activations {
+            let alone = sqnr_db.map_or_else(|| "-".to_owned(), |db| format!("{db:.2}"));
+            writeln!(f, "{name:<width$}  {:>6}  {alone:>12}  {why}", qtype.to_string())?;
+        }
+        Ok(())
+    }
+
+    fn show_outcome(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (before, after) = (self.bytes_before, self.bytes_after);
         writeln!(f, "{before} -> {after} bytes, {:.2} times smaller", self.ratio())?;
         if let (Some(db), Some(engine)) = (self.sqnr_db(), &self.engine) {

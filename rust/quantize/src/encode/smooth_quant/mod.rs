@@ -71,8 +71,7 @@ pub(crate) fn smoothed(
     ranges: Option<&Ranges>,
 ) -> Result<Option<Smoothed>, QuantizeError> {
     let config = &plan.config;
-    // Who asked for types of single values names those that there are.
-    if !config.smooth || !config.activation_types.is_empty() {
+    if !config.smooth {
         return Ok(None);
     }
     let products = match ranges {
@@ -178,7 +177,13 @@ impl Channels {
         let channels = seen.channels.as_ref().filter(|_| seen.axis == Some(-1))?;
         let fits = how.source == Source::Observed && normalizes(graph, node);
         let peaks = channels.absmax().iter().copied().map(f64::from).collect();
-        (fits && !how.spec.qtype.is_float()).then_some(Channels { peaks, range, spec: how.spec })
+        // The type that an option gives a value is that of the value as it is.
+        let usual = plan.config.activations == Some(how.spec.qtype);
+        (fits && usual && !how.spec.qtype.is_float()).then_some(Channels {
+            peaks,
+            range,
+            spec: how.spec,
+        })
     }
 
     /// Those that the factors of a normalization let expect: it divides by the standard deviation.
