@@ -151,17 +151,17 @@ fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
 }
 
 /// The minimum size of a buffer that gets its own pages.
-const MIN_PAGED_BYTES: usize = 4 << 20;
+const MIN_PAGED_BYTES: usize = 512 << 10;
 
 /// The maximum total size of large buffers in memory.
-const MAX_RESIDENT_BYTES: usize = 192 << 20;
+const MAX_RESIDENT_BYTES: usize = 160 << 20;
 
 /// The total size of the large buffers in memory.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zero-initialized memory for the elements of a tensor.
 ///
-/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 192 MiB of
+/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 160 MiB of
 /// them are in memory, further buffers are moved to unnamed temporary files when they are complete,
 /// so that the quantized model may be larger than the memory.
 ///

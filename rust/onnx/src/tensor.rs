@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::DataType;
+use crate::map::Buffer;
 
 /// A tensor with little-endian elements in C order, as in ONNX `raw_data`.
 ///
@@ -26,8 +27,15 @@ impl Tensor {
     /// assert_eq!(t.to_f32().as_deref(), Some(&[1.0, -2.0][..]));
     /// ```
     pub fn from_f32(shape: Vec<usize>, values: &[f32]) -> Tensor {
-        let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        Tensor { dtype: DataType::Float, shape, data }
+        Tensor::from_f32_iter(shape, values.iter().copied())
+    }
+
+    /// As [`Tensor::from_f32`], from values that are not in memory.
+    pub fn from_f32_iter(shape: Vec<usize>, values: impl ExactSizeIterator<Item = f32>) -> Tensor {
+        let mut buffer = Buffer::zeroed(values.len() * size_of::<f32>());
+        let (elements, _) = buffer.as_mut().as_chunks_mut();
+        elements.iter_mut().zip(values).for_each(|(bytes, value)| *bytes = value.to_le_bytes());
+        Tensor { dtype: DataType::Float, shape, data: buffer.into_bytes() }
     }
 
     /// A tensor that takes ownership of float32 values, without a copy on little-endian machines.

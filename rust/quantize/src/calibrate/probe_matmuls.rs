@@ -92,7 +92,7 @@ impl<'g, 'm> MatMulProbes<'g, 'm> {
     /// The value quantized and dequantized, under a new name.
     fn quantize_dequantize(&mut self, name: &str, how: &ValuePlan, params: Params) -> String {
         let scale = Tensor::from_f32(vec![], &[params.scale]);
-        let zero_point = integers(how.stored, vec![], &[params.zero_point]);
+        let zero_point = integers(how.stored, vec![], [params.zero_point]);
         let parameters =
             [self.constant(name, "scale", &scale), self.constant(name, "zp", &zero_point)];
         let inputs = |first: String| vec![first, parameters[0].clone(), parameters[1].clone()];

@@ -218,7 +218,7 @@ impl Plan {
         }
         let integers = |shape: Vec<usize>, values: &[i8]| {
             let wide: Vec<i32> = values.iter().map(|value| i32::from(*value)).collect();
-            encode::integers(how.stored, shape, &wide)
+            encode::integers(how.stored, shape, wide)
         };
         Ok(EncodedTensor {
             stored_scale: None,

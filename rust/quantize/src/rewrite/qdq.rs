@@ -133,7 +133,7 @@ impl Writer<'_, '_> {
     ) {
         let value = &self.graph.values[id];
         let scale = self.scale(id, params, encoded);
-        let zero_point = self.zero_point(&integers(how.stored, vec![], &[params.zero_point]));
+        let zero_point = self.zero_point(&integers(how.stored, vec![], [params.zero_point]));
         let quantized = self.names.short(value.name, "quantized");
         let (float, restored) = match value.producer {
             Producer::Node { node, output } if how.consumers == Consumers::All => {
