@@ -58,6 +58,7 @@ __all__ = [
     "guarded",
     "layer_errors",
     "learn_scale",
+    "merged_sensitivity",
     "mixed_precision",
     "option_table",
     "outliers",
@@ -347,10 +348,11 @@ def sensitivity(
     plan: Plan,
     ranges: Ranges | None,
     source: Source,
-    options: tuple[str, bool, str | os.PathLike[str] | None],
+    options: tuple[str, bool, str | os.PathLike[str] | None, tuple[int, int] | None],
     metric: object | None,
     run: Run,
 ) -> Outcome: ...
+def merged_sensitivity(parts: Sequence[str]) -> Outcome: ...
 def weight_sensitivity(plan: Plan) -> Outcome: ...
 def outliers(model: Model, fence: float, most: int) -> Outcome: ...
 def validate(

@@ -386,3 +386,37 @@ def test_dask(tmp_path: Path) -> None:
         assert rounded == plan.calibrate(IMAGES, engine="tract")
         with pytest.raises(OSError, match="the disk is on fire"):
             calibrated(client, workers.failing, shards=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"all_but_one": True}, {"metric": "mse"}])
+def test_layers_are_ranked_by_many_workers(options: dict[str, Any], processes: Processes) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(activations="uint8")
+    whole = quantize_rs.sensitivity(plan, IMAGES[:20], engine="tract", **options)
+    calls: list[tuple[int, int | None]] = []
+
+    def progress(done: int, total: int | None) -> None:
+        calls.append((done, total))
+
+    found = distributed.sensitivity(
+        plan, IMAGES[:20], processes, engine="tract", progress=progress, **options
+    )
+    assert found.layers == whole.layers
+    assert (found.metric, found.samples, found.engine) == (whole.metric, 20, whole.engine)
+    assert calls == [(1, 2), (2, 2)]
+
+
+def test_layers_are_ranked_by_a_metric_of_the_caller_and_with_given_ranges() -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="nearest")
+    ranges = plan.calibrate(IMAGES, engine="tract")
+    given: dict[str, Any] = {"metric": workers.spread, "ranges": ranges, "engine": "tract"}
+    whole = quantize_rs.sensitivity(plan, IMAGES[:20], **given)
+    with ThreadPoolExecutor(3) as executor:
+        found = distributed.sensitivity(plan, workers.images, executor, limit=20, **given)
+        assert found.layers == whole.layers
+        assert found.metric == whole.metric == "spread"
+        with pytest.raises(OptionError, match="is a function of a part: every worker needs all"):
+            distributed.sensitivity(plan, workers.part, executor)  # type: ignore[arg-type]
+        with pytest.raises(OptionError, match="labels has no effect with metric='sqnr'"):
+            distributed.sensitivity(plan, IMAGES, executor, labels=[1])
+        with pytest.raises(CalibrationError, match="NaN at"):
+            distributed.sensitivity(plan, np.full((2, 1, 8, 8), np.nan, np.float32), executor)

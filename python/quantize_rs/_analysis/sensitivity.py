@@ -165,11 +165,8 @@ def sensitivity(
         seed=seed,
         noise=ANALYSIS_NOISE,
     )
-    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores)
-    if own is None:
-        unused = {"labels": labels is not None, "scores": scores is not None}
-        check.reject_unused(f"with metric={metric!r}", **unused)
-    options = (str(metric), all_but_one, None if resume is None else os.fspath(resume))
+    own = own_metric(metric, labels, scores)
+    options = (str(metric), all_but_one, None if resume is None else os.fspath(resume), None)
     known = None if ranges is None else ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = _core.sensitivity(model._plan, known, source, options, own, begun)
@@ -180,3 +177,14 @@ def sensitivity(
         "limit": limit,
     }
     return stamped(result(Sensitivity, found), "sensitivity", (asked, data), given, data)
+
+
+def own_metric(
+    metric: str | MetricLike, labels: npt.ArrayLike | None, scores: str | None
+) -> object | None:
+    """Return the metric of outputs that layers are ranked by; None for one of the core."""
+    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores)
+    if own is None:
+        unused = {"labels": labels is not None, "scores": scores is not None}
+        check.reject_unused(f"with metric={metric!r}", **unused)
+    return own

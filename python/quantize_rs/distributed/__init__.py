@@ -14,13 +14,14 @@ process bit for bit.
 True
 
 Plans, samples and executors come in. Shards and ranges go out. This package may import `_core`,
-`errors`, `_options`, `_inputs`, `_results` and `_flow`.
+`errors`, `_options`, `_inputs`, `_results`, `_flow` and `_analysis`.
 """
 
 from __future__ import annotations
 
 from .calibrate import calibrate
 from .processes import Processes
+from .sensitivity import sensitivity
 from .shards import Shard, merge, split
 
-__all__ = ["Processes", "Shard", "calibrate", "merge", "split"]
+__all__ = ["Processes", "Shard", "calibrate", "merge", "sensitivity", "split"]

@@ -20,12 +20,12 @@ from .._options import check
 from .._results.ranges import Ranges
 from ..errors import CalibrationError, OptionError
 from .processes import Processes
-from .shards import Shard, Solve, merge, outcome, solves, split
+from .shards import Layers, Shard, Solve, merge, outcome, solves, split
 
 __all__ = ["calibrate"]
 
 
-Task: TypeAlias = Shard | Solve
+Task: TypeAlias = Shard | Solve | Layers
 
 
 class Executor(Protocol):
@@ -109,8 +109,8 @@ def calibrate(
     200
     """
     repeats = check.count("retries", retries)
-    with _opened(executor) as pool, _folder(plan, pool, moments) as folder:
-        workers = _workers(pool)
+    with opened(executor) as pool, _folder(plan, pool, moments) as folder:
+        workers = worker_count(pool)
         count = workers if shards is None else shards
         options: dict[str, Any] = {"method": method, "engine": engine, "limit": limit}
         options |= {"threads": threads, "moments": folder}
@@ -118,12 +118,12 @@ def calibrate(
         work = len(plan._plan.rounding_work()) if folder is not None else 0
         groups = min(workers, work)
         with shown(progress, "calibrating", "parts") as call:
-            progressed = _Progress(call, len(parts) + groups)
-            found = _Calls(pool, repeats, progressed).results(parts)
+            progressed = Counted(call, len(parts) + groups)
+            found = Calls(pool, repeats, progressed).results(parts)
             filled = [part for part in found if isinstance(part, str)]
             while 0 < len(filled) < len(parts):  # fewer samples than parts
                 parts = split(plan, samples, len(filled), **options)
-                found = _Calls(pool, repeats, None).results(parts)
+                found = Calls(pool, repeats, None).results(parts)
                 filled = [part for part in found if isinstance(part, str)]
             for none in found:
                 if isinstance(none, Exception):
@@ -131,7 +131,7 @@ def calibrate(
             ranges = merge(filled)
             if not ranges._ranges.has_moments:
                 return ranges
-            solved = _Calls(pool, repeats, progressed).results(
+            solved = Calls(pool, repeats, progressed).results(
                 solves(plan, parts[0], filled, groups)
             )
         rounded = [_core.Ranges.from_json(text) for text in solved if isinstance(text, str)]
@@ -153,7 +153,7 @@ def _folder(
         yield folder
 
 
-class _Progress:
+class Counted:
     """Counts the parts of several calls together."""
 
     def __init__(self, call: Listener | None, total: int) -> None:
@@ -168,10 +168,10 @@ class _Progress:
             self._call(min(self._done, self._total), self._total, None)
 
 
-class _Calls:
+class Calls:
     """The calls of tasks: which are waited for, and which are repeated."""
 
-    def __init__(self, pool: Executor, retries: int, progress: _Progress | None) -> None:
+    def __init__(self, pool: Executor, retries: int, progress: Counted | None) -> None:
         self._pool = pool
         self._retries = retries
         self._progress = progress
@@ -226,7 +226,7 @@ class _Calls:
     def _replace_broken(self, error: Exception) -> None:
         """Go on with processes that die alone, where a pool takes no more work."""
         if isinstance(error, BrokenProcessPool) and isinstance(self._pool, ProcessPoolExecutor):
-            self._pool = self._of_ours = Processes(_workers(self._pool))
+            self._pool = self._of_ours = Processes(worker_count(self._pool))
 
 
 def _is_empty(error: Exception) -> bool:
@@ -243,7 +243,7 @@ def _dead(shard: Task, times: int, error: Exception) -> CalibrationError:
 
 
 @contextlib.contextmanager
-def _opened(executor: Executor | int | None) -> Iterator[Executor]:
+def opened(executor: Executor | int | None) -> Iterator[Executor]:
     if executor is None or isinstance(executor, int):
         with Processes(executor) as processes:
             yield processes
@@ -257,7 +257,7 @@ def _opened(executor: Executor | int | None) -> Iterator[Executor]:
         raise OptionError(what, option="executor")
 
 
-def _workers(pool: Any) -> int:
+def worker_count(pool: Any) -> int:
     """Return the number of workers of an executor, or of cores where it does not say."""
     client = getattr(pool, "_client", pool)  # Dask's executor has its client
     if callable(threads := getattr(client, "nthreads", None)):

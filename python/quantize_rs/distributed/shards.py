@@ -158,7 +158,7 @@ def split(
         check.optional_count("threads", threads, least=1),
         None if moments is None else str(Path(moments).absolute()),
     )
-    sent = _pickled(job)
+    sent = _pickled(job, f"samples of type {type(job.samples).__name__}")
     count = check.count("shards", shards, least=1)
     return [Shard(index, count, sent) for index in range(1, count + 1)]
 
@@ -183,6 +183,45 @@ class Solve:
     def __str__(self) -> str:
         """Return the number of the group of weights and how many there are."""
         return f"{self.index}/{self.count} of the weights"
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Some layers to measure on all samples."""
+
+    index: int
+    count: int
+    _job: bytes = dataclasses.field(repr=False)
+    _how: bytes = dataclasses.field(repr=False)
+
+    def __call__(self) -> str:
+        """Measure the layers, and return them as JSON."""
+        job: _Job = pickle.loads(self._job)  # noqa: S301 - made by `split`
+        name, all_but_one, metric, ranges = pickle.loads(self._how)  # noqa: S301 - made by `layers`
+        plan = job.plan()
+        source = _source(plan, job.samples() if callable(job.samples) else job.samples)
+        known = None if ranges is None else _core.Ranges.from_json(ranges)
+        options = (name, all_but_one, None, (self.index, self.count))
+        with Run(job.engine, job.limit, job.threads, None).session("analyzing layers") as run:
+            return _core.sensitivity(plan._plan, known, source, options, metric, run).to_json()
+
+    def __str__(self) -> str:
+        """Return the number of the group of layers and how many there are."""
+        return f"{self.index}/{self.count} of the layers"
+
+
+def layers(shards: list[Shard], how: tuple[str, bool, object, str | None]) -> list[Layers]:
+    """Divide the layers of a plan into as many groups as there are shards."""
+    if _takes_part(shards[0]):
+        what = "samples is a function of a part: every worker needs all of them, give one of none"
+        raise OptionError(what, option="samples")
+    sent = _pickled(how, "the metric")
+    return [Layers(shard.index, shard.count, shard._job, sent) for shard in shards]
+
+
+def _takes_part(shard: Shard) -> bool:
+    samples = pickle.loads(shard._job).samples  # noqa: S301 - made by `split`
+    return callable(samples) and _arguments(samples) == 2
 
 
 def solves(plan: Plan, shard: Shard, files: Iterable[str], count: int) -> list[Solve]:
@@ -239,15 +278,19 @@ def _fingerprint(model: str | bytes) -> object:
     return found.st_size, found.st_mtime_ns
 
 
+def _source(plan: Plan, samples: Any) -> _core.Source:
+    if isinstance(samples, _core.Source):
+        return samples
+    return sample_source(
+        samples, "samples", plan._plan.model, num_samples=100, sample_shape=None, seed=0
+    )
+
+
 def _run(
     plan: Plan, job: _Job, samples: Any, shard: tuple[int, int] | None, limit: int | None
 ) -> _core.Ranges:
     """Calibrate on samples, or on a part of them."""
-    source = samples
-    if not isinstance(samples, _core.Source):
-        source = sample_source(
-            samples, "samples", plan._plan.model, num_samples=100, sample_shape=None, seed=0
-        )
+    source = _source(plan, samples)
     with Run(job.engine, limit, job.threads, None).session() as run:
         # Remarks on few samples are not those of all parts together.
         part = (*(shard or (1, 1)), job.moments is not None)
@@ -286,21 +329,20 @@ def _placed(samples: Any) -> Any:
     return samples
 
 
-def _pickled(job: _Job) -> bytes:
-    """Pickle a job; with `cloudpickle`, where it is installed, functions may be local ones."""
+def _pickled(sent: object, what: str) -> bytes:
+    """Pickle an object; with `cloudpickle`, where it is installed, functions may be local ones."""
     try:
         import cloudpickle as pickler
     except ImportError:
         pickler = pickle
     try:
-        sent: bytes = pickler.dumps(job)
+        done: bytes = pickler.dumps(sent)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
-        what = (
-            f"samples of type {type(job.samples).__name__} cannot be sent to workers: {error}; "
-            "give a path, or a function of a module that returns the samples"
-        )
-        raise OptionError(what, option="samples") from error
-    return sent
+        raise OptionError(
+            f"{what} cannot be sent to workers: {error}; give a path, or a function of a module",
+            option=what.split()[0] if what.startswith("samples") else "metric",
+        ) from error
+    return done
 
 
 def outcome(task: Callable[[], str], _attempt: str) -> str | Exception:

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use quantize_rs::{
     AccuracyControl, AccuracyCriteria, CheckSamples, CompareOptions, Control, LatencyOptions,
-    Metric, MixedOptions, OutlierOptions, QuantizeError, Request, SampleSource, SensitivityOptions,
-    Target, Validation,
+    Metric, MixedOptions, OutlierOptions, QuantizeError, Request, SampleSource, Sensitivity,
+    SensitivityOptions, Shard, Target, Validation,
 };
 
 use quantize_rs_runner::samples;
@@ -241,17 +241,21 @@ pub(crate) fn sensitivity(
     plan: &Plan,
     ranges: Option<&Ranges>,
     source: &Source,
-    options: (String, bool, Option<PathBuf>),
+    options: (String, bool, Option<PathBuf>, Option<(usize, usize)>),
     metric: Option<Py<PyAny>>,
     run: &Run,
 ) -> PyResult<Outcome> {
-    let (name, all_but_one, resume) = options;
+    let (name, all_but_one, resume, part) = options;
+    let part = gil::detached(py, None, || {
+        part.map(|(index, count)| Shard::new(index, count)).transpose()
+    })?;
     let own = PythonMetric::new(py, metric)?;
     let metric = match &own.handle {
         Some(_) => Metric::Custom,
         None => gil::detached(py, None, || name.parse::<Metric>())?,
     };
-    let options = SensitivityOptions { metric, custom: own.handle.clone(), all_but_one, resume };
+    let options =
+        SensitivityOptions { metric, custom: own.handle.clone(), all_but_one, resume, part };
     let (model, plan) = plan.parts();
     let (its_model, ranges) = (Arc::clone(&model), ranges.map(|ranges| Arc::clone(&ranges.found)));
     let done = run.on(py, &model, source, move |engine, samples, control| {
@@ -259,6 +263,16 @@ pub(crate) fn sensitivity(
         quantize_rs::sensitivity(&its_model, &plan, ranges, engine, samples, &options, control)
     });
     Ok(Outcome::new(own.raised(done)?.logged(py)?))
+}
+
+/// The ranking of all parts of the layers, each as JSON.
+#[pyfunction]
+pub(crate) fn merged_sensitivity(py: Python<'_>, parts: Vec<String>) -> PyResult<Outcome> {
+    let found = gil::detached(py, None, move || {
+        let parts = parts.iter().map(|part| Sensitivity::from_json(part));
+        Sensitivity::merge(parts.collect::<Result<_, _>>()?)
+    })?;
+    Ok(Outcome::new(found))
 }
 
 /// Ranks the layers of a plan by the errors of their weights.

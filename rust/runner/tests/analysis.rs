@@ -163,7 +163,7 @@ fn a_planted_bad_layer_is_the_first_with_and_without_data() {
         for metric in [Metric::Sqnr, Metric::Mse, Metric::MaxAbs, Metric::Cosine] {
             for all_but_one in [false, true] {
                 let options =
-                    SensitivityOptions { metric, all_but_one, custom: None, resume: None };
+                    SensitivityOptions { metric, all_but_one, ..SensitivityOptions::default() };
                 let found = found(&bad, None, &engine, &options);
                 assert_eq!(found.layers[0].name, layer.name, "{metric} {found}");
             }

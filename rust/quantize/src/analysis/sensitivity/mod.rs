@@ -25,7 +25,7 @@ use crate::calibrate::{Control, calibrate};
 use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::report::{Accuracy, Origin, OutputRow};
-use crate::{Plan, QuantizeError, Ranges, WeightAlgorithm, encode};
+use crate::{Plan, QuantizeError, Ranges, Shard, WeightAlgorithm, encode};
 pub(crate) use layers::activations;
 use layers::{Layer, layers};
 pub(crate) use run::all_of;
@@ -162,6 +162,9 @@ pub struct SensitivityOptions {
     pub all_but_one: bool,
     /// A file that stores the result of each layer; an existing file is continued.
     pub resume: Option<PathBuf>,
+    /// A part of the layers: every `count`-th, to measure them with several processes. By default
+    /// all.
+    pub part: Option<Shard>,
 }
 
 /// The sensitivity of each layer of a model.
@@ -312,7 +315,8 @@ fn ranked(mut found: Sensitivity, metric: Metric) -> Sensitivity {
     found.layers.sort_by(|a, b| {
         let order = metric.worse(a.score, b.score);
         // Without its most sensitive layer the model is most accurate.
-        if all_but_one { order.reverse() } else { order }
+        let order = if all_but_one { order.reverse() } else { order };
+        order.then_with(|| a.name.cmp(&b.name))
     });
     found
 }
@@ -354,6 +358,30 @@ impl Sensitivity {
             Metric::Custom => format!("loss in {}", self.metric_name()),
             metric => metric.about().to_owned(),
         }
+    }
+
+    /// The ranking of all parts of the layers.
+    ///
+    /// # Errors
+    /// There are no parts, or they differ in metric, samples or engine.
+    pub fn merge(parts: Vec<Sensitivity>) -> Result<Sensitivity, QuantizeError> {
+        let refused = |what: &str| QuantizeError::option("sensitivity", what);
+        let mut parts = parts.into_iter();
+        let mut all = parts.next().ok_or_else(|| refused("has no parts"))?;
+        for part in parts {
+            let kind = |found: &Sensitivity| {
+                (found.metric, found.all_but_one, found.samples, found.engine.clone())
+            };
+            if kind(&all) != kind(&part) {
+                return Err(refused("has parts of different metrics, samples or engines"));
+            }
+            all.layers.extend(part.layers);
+            let new: Vec<String> =
+                part.notes.into_iter().filter(|note| !all.notes.contains(note)).collect();
+            all.notes.extend(new);
+        }
+        let metric = all.metric;
+        Ok(ranked(all, metric))
     }
 
     /// The ranking as JSON; non-finite numbers are null.

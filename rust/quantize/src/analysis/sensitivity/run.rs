@@ -82,7 +82,11 @@ pub(super) fn run(
     let scored = scored(model, &observed, &CompareOptions::default())?;
     let print = print(subject, engine, samples, options);
     let mut journal = Journal::open(options.resume.as_deref(), print)?;
-    let mut waiting: Vec<&Layer> = all.iter().filter(|layer| !journal.knows(&layer.name)).collect();
+    let own = |at: usize| options.part.is_none_or(|part| part.holds(at));
+    let own: Vec<&Layer> =
+        all.iter().enumerate().filter(|(at, _)| own(*at)).map(|(_, layer)| layer).collect();
+    let mut waiting: Vec<&Layer> =
+        own.iter().copied().filter(|layer| !journal.knows(&layer.name)).collect();
     let mut steps = Steps::new(control, samples.len() * (1 + waiting.len()));
 
     let sizes = sizes(&graph, &order, engine, samples)?;
@@ -124,7 +128,7 @@ pub(super) fn run(
         let work = Work { engine, samples, reference, cache: &cache, trials, metric };
         work.run(&mut steps, &mut |row| journal.add(row))?;
     }
-    let rows = all.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
+    let rows = own.iter().filter_map(|layer| journal.row(&layer.name).cloned()).collect();
     let (engine, notes) =
         reference.map_or((None, Vec::new()), |reference| (Some(reference.engine), reference.notes));
     Ok(Sensitivity {
