@@ -502,3 +502,19 @@ def test_what_keeps_all_activations_float_is_said(digits: Path) -> None:
     assert once.model is not None
     twice = quantize_rs.quantize_with_calibration(once.model, None, samples)
     assert "the model is quantized already" in twice.warnings[0]
+
+
+@pytest.mark.parametrize("activations", ["int8", "uint8"])
+def test_what_a_function_clips_takes_no_integers(activations: str) -> None:
+    """With symmetric types the function is not fused, and its input is quantized too."""
+    name = "shared_bias_two_convs"
+    samples = [oracle.feeds(name, count) for count in (4, 8)]
+    plan = quantize_rs.open(oracle.model(name)).plan(
+        activations=activations, activation_symmetric=True, weight_algorithm="nearest"
+    )
+    done = plan.apply(plan.calibrate(samples, engine="tract"))
+    scales = {value.name: value.scale for value in done.report.values if value.quantized}
+    assert scales["conv1_y"] == scales["relu1_y"]
+    feeds = oracle.feeds(name, 16)
+    exact, found = (oracle.ort(model, feeds) for model in (oracle.model(name), done.to_bytes()))
+    assert oracle.sqnr(exact, found) > 26

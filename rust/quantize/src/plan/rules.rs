@@ -54,7 +54,7 @@ const RULES: &[Rule] = &[
     // Quantizes the inputs and outputs of every operator that has a rule.
     Rule::new("all ops", Scope::Node(all_ops::quantize_node)).only_for(ALL_OPS),
     // Gives the input of an activation function the scale of its output.
-    Rule::new("shared scales", Scope::NodeBackwards(all_ops::share_scale)).only_for(ALL_OPS),
+    Rule::new("shared scales", Scope::NodeBackwards(all_ops::share_scale)).only_for(FUNCTIONS),
     // Quantizes biases of integer nodes to int32, with the scale of input times weight.
     Rule::new("biases", Scope::IntegerNode(biases::decide)),
     // Reduces weights by one bit for targets on which sums of pairs saturate.
@@ -82,6 +82,8 @@ const INTERIOR: &[Placement] = &[Placement::WeightedAndInterior];
 const CPU: &[Placement] = &[Placement::WeightedOps, Placement::WeightedAndInterior];
 const OP_INPUTS: &[Placement] = &[Placement::OpInputs];
 const ALL_OPS: &[Placement] = &[Placement::AllOps];
+const FUNCTIONS: &[Placement] =
+    &[Placement::WeightedOps, Placement::WeightedAndInterior, Placement::AllOps];
 const NOT_CPU: &[Placement] = &[Placement::OpInputs, Placement::AllOps];
 
 /// Folds all rules over the graph.
