@@ -56,6 +56,7 @@ class QuantizeKeywords(TypedDict, total=False):
     kv_cache: str | None
     dynamic_lstm: bool
     target: str | None
+    onnxruntime_names: bool
     # Calibration
     calibration_data: CalibrationData | None
     limit: int | None
@@ -130,6 +131,7 @@ class CalibrateKeywords(TypedDict, total=False):
     kv_cache: str | None
     target: str | None
     dedicated_qdq_pairs: bool
+    onnxruntime_names: bool
     # Calibration
     ranges: Ranges | str | os.PathLike[str] | None
     limit: int | None
@@ -212,6 +214,7 @@ class PlanKeywords(TypedDict, total=False):
     dynamic_lstm: bool
     target: str | None
     dedicated_qdq_pairs: bool
+    onnxruntime_names: bool
 
     # Aliases: other names of the same options.
     precision: str | None  # weights

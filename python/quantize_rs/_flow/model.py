@@ -194,6 +194,9 @@ class Model:
               ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
             - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
               `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
+            - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as
+              `onnxruntime.quantization` does (`X_scale`, `X_QuantizeLinear_Output`), for programs
+              that look them up by name.
 
         https://github.com/quantize-rs/quantize-rs/blob/main/docs/options.md
         describes every option in full.

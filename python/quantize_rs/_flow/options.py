@@ -340,6 +340,11 @@ class QuantizeOptions:
         Give every operator that reads a quantized activation its own `QuantizeLinear` and
         `DequantizeLinear`, for compilers that expect this. Otherwise all of them read one pair,
         which is smaller and computes the same. Default: False.
+    onnxruntime_names : bool
+        Name scales, zero points, integers and the nodes around them as `onnxruntime.quantization`
+        does (`X_scale`, `X_QuantizeLinear_Output`), for programs that look them up by name.
+        Otherwise names are short, and equal zero points are one constant: both are a good part of a
+        small file. Default: False.
     calibration : CalibrationOptions
         The samples, and how ranges follow from them.
     accuracy : AccuracyControl
@@ -404,6 +409,7 @@ class QuantizeOptions:
     dynamic_lstm: bool = False
     target: str | None = None
     dedicated_qdq_pairs: bool = False
+    onnxruntime_names: bool = False
     calibration: CalibrationOptions = CalibrationOptions()
     accuracy: AccuracyControl = AccuracyControl()
     run: RunOptions = RunOptions()

@@ -153,6 +153,9 @@ def quantize(
         - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+        - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as
+          `onnxruntime.quantization` does (`X_scale`, `X_QuantizeLinear_Output`), for programs that
+          look them up by name.
 
     Calibration
         - `calibration_data`: Samples that the model runs on: 128 or more real ones, prepared as in
@@ -404,6 +407,9 @@ def quantize_with_calibration(
           ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
         - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
           `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
+        - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as
+          `onnxruntime.quantization` does (`X_scale`, `X_QuantizeLinear_Output`), for programs that
+          look them up by name.
 
     Calibration
         - `ranges`: Ranges of an earlier calibration, instead of samples.

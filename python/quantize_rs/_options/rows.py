@@ -438,6 +438,16 @@ ROWS: tuple[Row, ...] = (
         verbs=("calibrate",),
     ),
     Row(
+        name="onnxruntime_names",
+        aliases=(),
+        cls="QuantizeOptions",
+        group="output",
+        default=False,
+        nullable=False,
+        empty=False,
+        verbs=("quantize", "calibrate"),
+    ),
+    Row(
         name="calibration_data",
         aliases=("data", "samples"),
         cls="CalibrationOptions",

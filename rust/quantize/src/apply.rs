@@ -125,7 +125,7 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
-        quantized.convert(ranges.as_ref())?;
+        quantized.convert(ranges.as_ref(), Graph::of(&model)?.names())?;
         Ok((plan, quantized))
     }
 

@@ -1,6 +1,6 @@
 //! What becomes of a model after it was written in QDQ form.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
@@ -18,7 +18,13 @@ const SLOW_INT8: &str = "activations are int8: on x86, ONNX Runtime runs these o
 
 impl Quantized {
     /// Converts the model that was written in QDQ form, as the options say.
-    pub(super) fn convert(&mut self, ranges: Option<&Ranges>) -> Result<(), QuantizeError> {
+    ///
+    /// `original` are the names of the float model.
+    pub(super) fn convert(
+        &mut self,
+        ranges: Option<&Ranges>,
+        original: &HashSet<&str>,
+    ) -> Result<(), QuantizeError> {
         let Config { dedicated_qdq_pairs, output_format, kv_cache, float_type, .. } =
             self.report.config;
         if dedicated_qdq_pairs {
@@ -39,6 +45,9 @@ impl Quantized {
             if let Some(model) = &self.with_float_cache {
                 self.with_float_cache = Some(narrowed(model, half, found)?.0);
             }
+        }
+        if self.report.config.onnxruntime_names {
+            self.model = rewrite::with_onnxruntime_names(original, &self.model)?;
         }
         self.report.bytes_after = self.model.byte_len();
         Ok(())

@@ -13,6 +13,8 @@ pub(crate) struct Names<'m> {
     given: HashSet<String>,
     /// The next number to try, by name without number.
     next: HashMap<String, usize>,
+    /// Whether long names are repeated too.
+    repeats: bool,
 }
 
 impl<'m> Names<'m> {
@@ -22,7 +24,12 @@ impl<'m> Names<'m> {
 
     /// Creates a generator that avoids the given names.
     pub(crate) fn beside(taken: &'m HashSet<&'m str>) -> Names<'m> {
-        Names { taken, given: HashSet::new(), next: HashMap::new() }
+        Names { taken, given: HashSet::new(), next: HashMap::new(), repeats: false }
+    }
+
+    /// The same, which repeats long names too, if `repeats` says so.
+    pub(crate) fn repeating(self, repeats: bool) -> Names<'m> {
+        Names { repeats, ..self }
     }
 
     /// Returns `{base}_{suffix}`, followed by a number if that name is taken.
@@ -33,7 +40,7 @@ impl<'m> Names<'m> {
     /// As [`Names::fresh`], but does not repeat a long name: the first letter of the suffix and a
     /// number. For values that are not looked up by name.
     pub(crate) fn short(&mut self, base: &str, suffix: &str) -> String {
-        match suffix.get(..1).filter(|_| base.len() > MAX_REPEATED_BYTES) {
+        match suffix.get(..1).filter(|_| base.len() > MAX_REPEATED_BYTES && !self.repeats) {
             Some(letter) => self.numbered(letter, "", 1),
             None => self.fresh(base, suffix),
         }

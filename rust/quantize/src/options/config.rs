@@ -495,6 +495,15 @@ options! {
         example: "dedicated_qdq_pairs=True",
     };
 
+    /// Name scales, zero points, integers and the nodes around them as `onnxruntime.quantization`
+    /// does (`X_scale`, `X_QuantizeLinear_Output`), for programs that look them up by name.
+    /// Otherwise names are short, and equal zero points are one constant: both are a good part of
+    /// a small file.
+    option onnxruntime_names: bool = false => {
+        group: Group::Output,
+        example: "onnxruntime_names=True",
+    };
+
     /// Give some layers of a language model 8 bits where weights get fewer, by their place in it:
     /// for models that are too large to measure each layer. `layer_bits`, `layer_types` and
     /// `overrides` take precedence.

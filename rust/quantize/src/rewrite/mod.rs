@@ -15,6 +15,7 @@ mod lstm;
 mod matmul_bnb4;
 mod matmul_common;
 mod matmul_nbits;
+mod onnxruntime_names;
 mod qdq;
 mod qoperator;
 mod subgraphs;
@@ -36,6 +37,7 @@ pub(crate) use dedicated_pairs::with_dedicated_pairs;
 pub use dedup_constants::share;
 pub use float_weights::with_float_weights;
 pub(crate) use kv_cache::with_quantized_cache;
+pub(crate) use onnxruntime_names::with_onnxruntime_names;
 pub(crate) use qoperator::{QOperators, converted as as_qoperators};
 
 /// How an output format writes quantized values. Each model gets its own instance, which can

@@ -59,7 +59,7 @@ impl<'g, 'm> Writer<'g, 'm> {
             summed: biased.values().flatten().copied().collect(),
             biased,
             sources: sources.collect(),
-            names: Names::of(graph),
+            names: Names::of(graph).repeating(plan.config.onnxruntime_names),
             edits: Vec::new(),
             scales: BTreeMap::new(),
             zero_points: BTreeMap::new(),
