@@ -49,11 +49,26 @@ def test_a_calibrater_finds_the_ranges_of_onnxruntime(digits: Path) -> None:
     own.collect_data(Reader(digits, 8))
     own.collect_data(list(Reader(digits))[8:])
     found = own.compute_data()
-    shared = [name for name in found if name in expected]
-    assert len(shared) > 5
-    for name in shared:
-        assert np.allclose(found[name].range_value, expected[name].range_value, rtol=1e-5)
-    assert "image" in shared
+    assert set(found.keys()) == set(expected.keys())
+    assert {"image", "conv1_out"} <= set(found.keys())
+    for name in found:
+        ends, wanted = (np.ravel(data[name].range_value) for data in (found, expected))
+        assert np.allclose(ends, wanted, rtol=1e-5)
+    convs, same = (
+        module.create_calibrator(model, ["Conv"])
+        for module, model in ((ours, digits), (their_calibrate, str(digits)))
+    )
+    for calibrater in (convs, same):
+        calibrater.collect_data(Reader(digits, 4))
+    assert set(convs.compute_data().keys()) == set(same.compute_data().keys())
+
+
+def test_values_of_a_16_bit_model_keep_their_names() -> None:
+    calibrater = ours.create_calibrator(oracle.model("fp16_model"))
+    calibrater.collect_data([oracle.feeds("fp16_model", 4)])
+    found = set(calibrater.compute_data().keys())
+    assert {"x", "conv1_y", "matmul1_y"} <= found
+    assert not any("float32" in name for name in found)
 
 
 @pytest.mark.parametrize("method", ["Entropy", "Percentile"])

@@ -62,6 +62,14 @@ impl Plan {
         model::Model { model: Arc::clone(&self.model) }
     }
 
+    /// A plan for calibration alone, which observes what nodes of these types read and write.
+    fn observing(&self, py: Python<'_>, op_types: Vec<String>) -> PyResult<Plan> {
+        let (model, plan) = self.parts();
+        let observing =
+            gil::detached(py, self.model.path(), move || plan.observing(&model, &op_types))?;
+        Ok(Plan::new(Arc::clone(&self.model), observing))
+    }
+
     /// Runs the model on samples, or on a part of them, and finds ranges. A part is given by its
     /// number, the number of parts, and whether second moments are kept.
     #[pyo3(signature = (source, method, run, keep, shard=None))]

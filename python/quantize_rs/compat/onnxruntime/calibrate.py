@@ -14,6 +14,7 @@ from ..._inputs.samples import sample_source
 from ..._options import check
 from ..._results.ranges import Ranges
 from ...errors import OptionError
+from ._choices import tensors_of
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
 
 __all__ = [
@@ -74,16 +75,16 @@ class CalibrationDataReader(ABC):
 class CalibraterBase:
     """Finds the ranges of activations: `collect_data` takes samples, `compute_data` gives ranges.
 
-    `create_calibrator` makes one. The ranges are those of the values that the operators read and
-    write, as far as they can be quantized. The model is not changed, nothing is written beside it,
-    and memory does not grow with the number of samples.
+    `create_calibrator` makes one. The ranges are those of the float values that the operators read
+    and write, whether or not they can be quantized. The model is not changed, nothing is written
+    beside it, and memory does not grow with the number of samples.
 
     Parameters
     ----------
     model_path
         The model.
     op_types_to_calibrate
-        Operator types whose values are observed; by default all that can be quantized.
+        Operator types whose values are observed; by default all.
     augmented_model_path, use_external_data_format
         Not needed: no second model is written.
     symmetric
@@ -115,16 +116,11 @@ class CalibraterBase:
             what = "per_channel is set, but activations have one range"
             raise OptionError(what, option="per_channel")
         types = check.names("op_types_to_calibrate", op_types_to_calibrate)
-        # Ranges are those of the given model: no channel is rescaled, and no weight is rounded.
-        self._plan = open_model(model_path).plan(
-            activations="uint8",
-            target="qnn",
-            op_types=types or None,
-            weight_algorithm="nearest",
-            equalize=False,
-            smooth=False,
-            allow_larger=True,
-        )
+        # Ranges are those of the given model: nothing in it changes but 16-bit floats.
+        model = open_model(model_path)
+        self._names = tensors_of(model)[1]
+        plan = model.plan(activations="uint8", passes=["widen_floats"], weight_algorithm="nearest")
+        self._plan = plan._plan.observing(types)
         self._symmetric = symmetric
         self._ranges: Ranges | None = None
         self._warned: set[str] = set()
@@ -143,13 +139,13 @@ class CalibraterBase:
         source = sample_source(
             data_reader,
             "data_reader",
-            self._plan._plan.model,
+            self._plan.model,
             num_samples=100,
             sample_shape=None,
             seed=0,
         )
         with Run("auto", None, None, None).session() as begun:
-            core = self._plan._plan.calibrate(source, self._method, begun, keep=False)
+            core = self._plan.calibrate(source, self._method, begun, keep=False)
         # Each stride would say the same.
         warn(said for said in core.warnings if said not in self._warned)
         self._warned.update(core.warnings)
@@ -172,6 +168,9 @@ class CalibraterBase:
             if self._symmetric:
                 high = max(abs(low), abs(high))
                 low = -high
+            # The end of a 16-bit model in float32.
+            wide = name.removesuffix("_float32")
+            name = name if name in self._names else wide
             found[name] = TensorData.of_range(low, high)
         return TensorsData(self._calibration_method, found)
 

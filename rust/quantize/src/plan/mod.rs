@@ -26,6 +26,7 @@ mod misread_pools;
 mod mixed_layers;
 mod non_finite;
 mod nothing;
+mod observing;
 mod opset;
 mod ort_int8_workarounds;
 mod pattern;
