@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
+import sys
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,10 @@ import quantize_rs
 from quantize_rs import OptionError, Report
 from quantize_rs.compat import onnxruntime as ours
 from quantize_rs.compat.onnxruntime import _extra
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
+
+import generate_migration
 
 
 def static(model: Path, images: Path, **options: Any) -> Report:
@@ -41,7 +47,7 @@ def option_names(text: str) -> list[str]:
     ]
 
 
-# The marks of docs/migrating-from-onnxruntime.md: for each option a value that is not usual.
+# For each option a value that is not usual.
 ASKED: dict[str, Any] = {
     "ActivationSymmetric": True,
     "ActivationRestrictedAsymmetric": True,
@@ -75,7 +81,7 @@ ASKED: dict[str, Any] = {
 
 
 def mark(name: str, value: Any, *, dynamic: bool) -> str:
-    """What the page has to say of an option."""
+    """What the table has to say of an option."""
     given = {name: value}
     if name.startswith("SmoothQuant"):
         given["SmoothQuant"] = True
@@ -104,19 +110,26 @@ class Heard(logging.Handler):
         self.lines.append(record.getMessage())
 
 
-def test_the_document_marks_each_option_as_the_table_has_it() -> None:
-    page = Path(__file__).resolve().parents[2] / "docs" / "migrating-from-onnxruntime.md"
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in page.read_text(encoding="utf-8").splitlines()
-        if line.startswith("| `")
-    ]
-    known = {"done", "refused", "nothing"}
-    marks = {row[0].strip("`"): row[1:3] for row in rows if len(row) == 4 and row[2] in known}
-    assert set(marks) == set(_extra.EXTRA) == set(ASKED)
+def test_the_table_marks_each_option_as_it_behaves() -> None:
+    assert set(_extra.EXTRA) == set(ASKED)
     for name, value in ASKED.items():
-        said = [mark(name, value, dynamic=dynamic) for dynamic in (False, True)]
-        assert marks[name] == said, name
+        row = _extra.EXTRA[name]
+        for effect, dynamic in ((row.static, False), (row.dynamic, True)):
+            assert effect.mark == mark(name, value, dynamic=dynamic), name
+
+
+def test_the_tables_of_the_document_are_those_of_the_code() -> None:
+    assert generate_migration.page() == generate_migration.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("function", [ours.quantize_static, ours.MatMulNBitsQuantizer])
+def test_the_document_has_a_row_for_every_argument(function: Any) -> None:
+    page = generate_migration.PAGE.read_text(encoding="utf-8")
+    first_cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| ")]
+    usual = {"model", "model_input", "model_output", "calibration_data_reader", "extra_options"}
+    usual |= {"algo_config", "optimize_model"}
+    for name in set(inspect.signature(function).parameters) - usual:
+        assert any(f"`{name}" in cell for cell in first_cells), name
 
 
 def test_an_option_that_says_no_does_not_undo_one_that_says_yes(digits: Path, images: Path) -> None:
@@ -167,7 +180,7 @@ def test_a_percentile_keeps_its_digits(
         ({"QDQOpTypePerChannelSupportToAxis": {"Conv": 1}}, "channels along axis 0, not 1"),
         ({"CalibMovingAverage": True, "CalibStridedMinMax": 20}, "averages over all samples"),
         ({"CalibStridedMinMax": 20}, r"needs a reader with set_range\(\)"),
-        ({"BlockSize": 32}, "MatMulNBitsQuantizer"),
+        ({"BlockSize": 32, "AddQDQPairToWeight": True}, "is for QDQ"),
     ],
 )
 def test_what_would_come_out_otherwise_is_refused(
@@ -439,5 +452,58 @@ def test_configurations_of_either_tool_are_the_call(
         op_types=["Gemm"],
         output_format="matmul_nbits",
         weight_method="minmax",
+        onnxruntime_names=True,
     )
     assert one.read_bytes() == other.read_bytes()
+
+
+def test_distribution_is_the_method_of_float8(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = ours.QuantType.QFLOAT8E4M3FN
+    options: dict[str, Any] = {"activation_type": kind, "weight_type": kind}
+    with caplog.at_level(logging.WARNING, "quantize_rs"):
+        method = ours.CalibrationMethod.Distribution
+        report = static(digits, images, calibrate_method=method, **options)
+    assert report.method == "minmax"
+    assert "scaled by its largest magnitude" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"symmetric": False}, "unlike other weights: set WeightSymmetric"),
+        ({"symmetric": True, "reduce_range": True}, "has reduce_range"),
+    ],
+)
+def test_what_a_weight_cannot_have_is_refused(
+    digits: Path, images: Path, entry: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(OptionError, match=said):
+        static(digits, images, extra_options={"TensorQuantOverrides": {"fc1.weight": [entry]}})
+
+
+def test_a_weight_may_say_what_all_weights_are(digits: Path, images: Path) -> None:
+    """As the configuration for NPUs does of onnxruntime."""
+    out = digits.with_name("o.onnx")
+    static(digits, images)
+    same = out.read_bytes()
+    entry = {"quant_type": ours.QuantType.QInt8, "symmetric": True}
+    static(digits, images, extra_options={"TensorQuantOverrides": {"fc1.weight": [entry]}})
+    assert out.read_bytes() == same
+
+
+def test_blocks_leave_activations_float(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.WARNING, "quantize_rs"):
+        report = static(digits, images, extra_options={"BlockSize": 32})
+    assert "activations stay float beside BlockSize" in caplog.text
+    assert not any(value.quantized for value in report.activations)
+    attributes = [
+        attribute.i
+        for node in onnx.load(digits.with_name("o.onnx")).graph.node
+        for attribute in node.attribute
+        if attribute.name == "block_size"
+    ]
+    assert set(attributes) == {32}

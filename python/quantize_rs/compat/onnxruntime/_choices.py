@@ -13,9 +13,11 @@ from ..._options import check
 from ...errors import OptionError
 
 __all__ = [
+    "TYPES",
     "name_of",
     "names_of",
     "nodes_of",
+    "op_types_in",
     "op_types_of",
     "rename_plan_errors",
     "tensors_of",
@@ -24,7 +26,7 @@ __all__ = [
 
 _log = logging.getLogger("quantize_rs")
 
-_TYPES = {
+TYPES = {
     "QInt8": "int8",
     "QUInt8": "uint8",
     "QFLOAT8E4M3FN": "float8e4m3fn",
@@ -45,7 +47,7 @@ def name_of(option: str, value: Any, known: Collection[str]) -> str:
 
 
 def type_of(option: str, value: Any) -> str:
-    return _TYPES[name_of(option, value, _TYPES)]
+    return TYPES[name_of(option, value, TYPES)]
 
 
 # Operators that onnxruntime quantizes and this package does not.
@@ -66,6 +68,11 @@ def names_of(model: Model) -> set[str]:
     """Return the names of the nodes and weights of a model."""
     nodes, tensors = model._model.names()
     return {name for name in [*(name for name, _ in nodes), *tensors] if name}
+
+
+def op_types_in(model: Model) -> set[str]:
+    """Return the operator types of a model."""
+    return {op_type for _, op_type in model._model.names()[0]}
 
 
 def tensors_of(model: Model) -> tuple[set[str], set[str]]:

@@ -17,11 +17,26 @@ _log = logging.getLogger("quantize_rs")
 Translate: TypeAlias = Callable[[Any, Mapping[str, Any]], dict[str, Any] | None]
 
 
-class Row(NamedTuple):
-    """The translation of an option for static and for dynamic quantization."""
+class Effect(NamedTuple):
+    """What an option does: `mark` says it in one word, `translate` gives options of this package.
 
-    static: Translate
-    dynamic: Translate
+    The mark is "done", "refused" (a value that is not usual raises an error) or "nothing" (it has
+    no effect, and a warning says so).
+    """
+
+    mark: str
+    translate: Translate
+
+
+class Row(NamedTuple):
+    """An option: its effect in static and in dynamic quantization, and its equivalent here.
+
+    `note` is the cell of the documentation, in Markdown.
+    """
+
+    static: Effect
+    dynamic: Effect
+    note: str
 
 
 def _is(value: Any, usual: Any) -> bool:
@@ -29,31 +44,41 @@ def _is(value: Any, usual: Any) -> bool:
     return value is None or value == usual or value in ([], {}, ())
 
 
-def _done(_: Any, __: Mapping[str, Any]) -> dict[str, Any]:
-    """Ignore the option: it is the behavior here anyway, or its problem does not occur."""
-    return {}
+def _done(translate: Translate | None = None) -> Effect:
+    """Translate the option; without a translation, its effect is always there."""
+    return Effect("done", translate or (lambda _, __: {}))
 
 
-def _sets(**options: Any) -> Translate:
-    return lambda value, _: options if value else {}
+def _sets(**options: Any) -> Effect:
+    return _done(lambda value, _: options if value else {})
 
 
-def _idle(usual: Any = False) -> Translate:
-    return lambda value, _: {} if _is(value, usual) else None
+def _given(name: str, kind: Callable[[Any], Any]) -> Effect:
+    """Pass on a value that is given."""
+    return _done(lambda value, _: {} if value is None else {name: kind(value)})
 
 
-def _refused(why: str, *, usual: Any = False, beside: str | None = None) -> Translate:
-    """Reject all values but the usual one; with `beside`, only if that option is on."""
+def _some(name: str, kind: Callable[[Any], Any] = lambda value: value) -> Effect:
+    """Pass on a value that is neither zero nor empty."""
+    return _done(lambda value, _: {name: kind(value)} if value else {})
 
-    def translate(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-        if _is(value, usual) or (beside is not None and not given.get(beside)):
+
+def _idle(usual: Any = False) -> Effect:
+    return Effect("nothing", lambda value, _: {} if _is(value, usual) else None)
+
+
+def _refused(why: str, *, usual: Any = False) -> Effect:
+    """Reject all values but the usual one."""
+
+    def translate(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+        if _is(value, usual):
             return {}
         raise OptionError(why, option="extra_options")
 
-    return translate
+    return Effect("refused", translate)
 
 
-def _without_effect(name: str, why: str) -> Translate:
+def _without_effect(name: str, why: str) -> Effect:
     """Warn that an option has no effect here, and why."""
 
     def translate(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
@@ -61,10 +86,10 @@ def _without_effect(name: str, why: str) -> Translate:
             _log.warning("extra_options[%r] has no effect here: %s", name, why)
         return {}
 
-    return translate
+    return Effect("nothing", translate)
 
 
-def _chosen(name: str, why: str, *, usual: Any, beside: str) -> Translate:
+def _chosen(name: str, why: str, *, usual: Any, beside: str) -> Effect:
     """Warn that a value other than the usual one is not used, if `beside` is on."""
 
     def translate(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -72,7 +97,7 @@ def _chosen(name: str, why: str, *, usual: Any, beside: str) -> Translate:
             _log.warning("extra_options[%r] is %r, which is not used: %s", name, value, why)
         return {}
 
-    return translate
+    return Effect("nothing", translate)
 
 
 # The channel axis of the weight of each operator; of a matrix on the right, its columns.
@@ -97,65 +122,100 @@ def _stride(value: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"stride": int(value)} if value else {}
 
 
-def _percentile(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {} if value is None else {"percentile": float(value)}
-
-
-def _symmetric(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {} if value is None else {"symmetric": bool(value)}
-
-
-def _min_range(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {} if value is None else {"min_range": float(value)}
-
-
-def _smooth(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {} if value is None else {"smooth": bool(value)}
-
-
-def _float_outputs(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {"float_outputs": list(value)} if value else {}
-
-
 def _quantize_bias(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None or value else {"quantize_bias": False}
 
 
-def _overrides(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
-    return {"tensor_overrides": value} if value else {}
-
-
-_REAL_RANGE = _without_effect(
-    "MinimumRealRange", "ranges of activations are found when the model runs"
-)
-
 EXTRA: dict[str, Row] = {
-    "ActivationSymmetric": Row(_sets(activation_symmetric=True), _idle()),
-    "ActivationRestrictedAsymmetric": Row(_sets(restricted_asymmetric=True), _idle()),
-    "WeightSymmetric": Row(_symmetric, _symmetric),
-    "EnableSubgraph": Row(_done, _done),
+    "ActivationSymmetric": Row(
+        _sets(activation_symmetric=True),
+        _idle(),
+        "`Model.plan(activation_symmetric=True)`, or a target that requires it",
+    ),
+    "ActivationRestrictedAsymmetric": Row(
+        _sets(restricted_asymmetric=True),
+        _idle(),
+        "`Ranges.with_values`; activations of uint8 only, as in onnxruntime",
+    ),
+    "WeightSymmetric": Row(
+        _given("symmetric", bool),
+        _given("symmetric", bool),
+        "`symmetric`; in `compat` the default follows from the type, as in onnxruntime",
+    ),
+    "EnableSubgraph": Row(
+        _done(),
+        _done(),
+        "always: weights in If, Loop and Scan, integer products in dynamic",
+    ),
     "ForceQuantizeNoInputCheck": Row(
         _sets(target="qnn"),
         _without_effect(
             "ForceQuantizeNoInputCheck",
             "only what MatMul, Gemm and Conv read is quantized when the model runs",
         ),
+        '`target="qnn"`: every operator with a rule; activations of int8 become uint8, with a '
+        "warning. In dynamic, only what MatMul, Gemm and Conv read is quantized",
     ),
     "MatMulConstBOnly": Row(
-        _idle(), _refused("a MatMul of two activations computes in float", usual=True)
+        _idle(),
+        _refused("a MatMul of two activations computes in float", usual=True),
+        "on in `quantize_dynamic`, and off is refused: products of two activations compute in "
+        "float. In static QDQ onnxruntime ignores it too; quantize_rs quantizes such products if "
+        "the summed axis is short, and `exclude` keeps them float",
     ),
-    "AddQDQPairToWeight": Row(_sets(output_format="fake_quant"), _idle()),
-    "OpTypesToExcludeOutputQuantization": Row(_float_outputs, _idle()),
-    "DedicatedQDQPair": Row(_sets(dedicated_qdq_pairs=True), _idle()),
-    "QDQOpTypePerChannelSupportToAxis": Row(_axes, _idle()),
-    "CalibTensorRangeSymmetric": Row(_sets(symmetric_ranges=True), _idle()),
-    "CalibStridedMinMax": Row(_stride, _idle()),
-    "CalibMovingAverage": Row(_sets(method="moving_average"), _idle()),
-    "CalibMovingAverageConstant": Row(_idle(0.01), _idle(0.01)),
-    "CalibMaxIntermediateOutputs": Row(_done, _idle()),
-    "CalibPercentile": Row(_percentile, _idle(99.999)),
-    "QuantizeBias": Row(_quantize_bias, _idle(True)),
-    "SmoothQuant": Row(_smooth, _idle()),
+    "AddQDQPairToWeight": Row(
+        _sets(output_format="fake_quant"),
+        _idle(),
+        '`insert_fake_quant`, or `output_format="fake_quant"`',
+    ),
+    "OpTypesToExcludeOutputQuantization": Row(
+        _some("float_outputs", list),
+        _idle(),
+        "`float_outputs`: unless an operator that computes on integers reads the output, as in "
+        "onnxruntime; Gemm and MatMul output float already",
+    ),
+    "DedicatedQDQPair": Row(_sets(dedicated_qdq_pairs=True), _idle(), "`dedicated_qdq_pairs`"),
+    "QDQOpTypePerChannelSupportToAxis": Row(
+        _done(_axes),
+        _idle(),
+        "axes follow from the operator; another axis than that of its channels is an error",
+    ),
+    "CalibTensorRangeSymmetric": Row(
+        _sets(symmetric_ranges=True),
+        _idle(),
+        "`activation_symmetric`; for MinMax only, as in onnxruntime",
+    ),
+    "CalibStridedMinMax": Row(
+        _done(_stride),
+        _idle(),
+        "a reader with `set_range` is read range by range; refused with `CalibMovingAverage`",
+    ),
+    "CalibMovingAverage": Row(
+        _sets(method="moving_average"),
+        _idle(),
+        '`method="moving_average"`: the mean of the extremes of all samples, as in onnxruntime '
+        "without strides",
+    ),
+    "CalibMovingAverageConstant": Row(
+        _idle(0.01), _idle(0.01), "it has an effect between strides only"
+    ),
+    "CalibMaxIntermediateOutputs": Row(_done(), _idle(), "only counts are kept of a sample"),
+    "CalibPercentile": Row(
+        _given("percentile", float),
+        _idle(99.999),
+        '`method="percentile:99.99"`; with another method there is a warning',
+    ),
+    "QuantizeBias": Row(
+        _done(_quantize_bias),
+        _idle(True),
+        "`quantize_bias`; by default biases are int32 where the runtime fuses them, float for "
+        "TensorRT and OpenVINO",
+    ),
+    "SmoothQuant": Row(
+        _given("smooth", bool),
+        _idle(),
+        "`smooth`: on by default, used only where it clearly helps; needs no other package",
+    ),
     "SmoothQuantAlpha": Row(
         _chosen(
             "SmoothQuantAlpha",
@@ -164,6 +224,7 @@ EXTRA: dict[str, Row] = {
             beside="SmoothQuant",
         ),
         _idle(0.5),
+        "the factor is computed per layer; other than 0.5, with `SmoothQuant`, there is a warning",
     ),
     "SmoothQuantFolding": Row(
         _chosen(
@@ -173,20 +234,47 @@ EXTRA: dict[str, Row] = {
             beside="SmoothQuant",
         ),
         _idle(True),
+        "the preceding normalization absorbs the factors where it can; `False`, with "
+        "`SmoothQuant`, gives a warning",
     ),
-    "UseQDQContribOps": Row(_done, _idle()),
-    "MinimumRealRange": Row(_min_range, _REAL_RANGE),
-    "TensorQuantOverrides": Row(_overrides, _overrides),
-    "QDQKeepRemovableActivations": Row(_done, _idle()),
+    "UseQDQContribOps": Row(
+        _done(),
+        _idle(),
+        "the model is converted to an opset whose standard operators support the type",
+    ),
+    "MinimumRealRange": Row(
+        _given("min_range", float),
+        _without_effect("MinimumRealRange", "ranges of activations are found when the model runs"),
+        "`min_range`: activations only; weights have no range to widen",
+    ),
+    "TensorQuantOverrides": Row(
+        _some("tensor_overrides"),
+        _some("tensor_overrides"),
+        "`overrides`, `activation_types`: types by name, pattern or operator type; "
+        "`Ranges.with_values`. `quant_type`, `axis` (weights), `symmetric`, `rmin` and `rmax`, "
+        "`scale` and `zero_point` (activations) work; with such ranges no channel is rescaled "
+        "(`equalize`, `smooth`). `convert`, and of weights ranges, `reduce_range` and another "
+        "symmetry than that of the others, are refused, and in dynamic all of activations",
+    ),
+    "QDQKeepRemovableActivations": Row(
+        _done(), _idle(), "always: the file keeps the Relu; the runtime fuses it"
+    ),
     "QDQDisableWeightAdjustForInt32Bias": Row(
-        _refused("without it, a bias that does not fit into int32 would be wrong"), _idle()
+        _without_effect(
+            "QDQDisableWeightAdjustForInt32Bias",
+            "a scale is raised only where the bias would not fit into int32",
+        ),
+        _idle(),
+        "a scale is raised only where the bias would not fit into int32; a warning says where",
     ),
     "BlockSize": Row(
-        _refused("only weights can have blocks: use MatMulNBitsQuantizer with QuantFormat.QDQ"),
+        _some("block_size", int),
         _idle(),
+        "`quantize(block_size=…)`: weights of any rank. Activations stay float, with a warning: no "
+        "runtime computes in integers with blocks",
     ),
-    "DefaultTensorType": Row(_done, _done),
-    "extra.Sigmoid.nnapi": Row(_idle(), _idle()),
+    "DefaultTensorType": Row(_done(), _done(), "types are inferred"),
+    "extra.Sigmoid.nnapi": Row(_idle(), _idle(), "it is for QOperator"),
 }
 
 
@@ -194,7 +282,8 @@ def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[s
     """Translate extra options to options of `Model.plan`, and a few about ranges.
 
     The latter are ``method``, ``percentile``, ``symmetric_ranges``, ``restricted_asymmetric`` and
-    ``stride``. The value of ``tensor_overrides`` is as it was given.
+    ``stride``. ``block_size`` excludes quantized activations. The value of ``tensor_overrides`` is
+    as it was given.
 
     Raises
     ------
@@ -210,7 +299,8 @@ def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[s
             hint = f"; did you mean {', '.join(near)}?" if near else ""
             raise OptionError(f"extra_options has no {name!r}{hint}", option="extra_options")
         try:
-            options = (row.dynamic if dynamic else row.static)(value, given)
+            effect = row.dynamic if dynamic else row.static
+            options = effect.translate(value, given)
         except (TypeError, ValueError) as error:  # an OptionError is one
             what = f"extra_options[{name!r}] is {value!r}: {error}"
             raise OptionError(what, option="extra_options") from None

@@ -61,10 +61,12 @@ def read(
     weights: Collection[str],
     values: Collection[str],
     usual: str | None,
+    symmetric: bool | None,
 ) -> Overrides:
     """Return the options for overrides.
 
-    `usual` is the type of other activations, or None if they are quantized when the model runs.
+    `usual` is the type of other activations, or None if they are quantized when the model runs;
+    `symmetric` says whether other weights are, or None if the target decides that.
 
     Raises
     ------
@@ -81,7 +83,7 @@ def read(
         for entry in entries:
             _check(name, entry, is_weight=name in weights)
         if name in weights:
-            _weight(found, name, entries)
+            _weight(found, name, entries, symmetric)
         elif usual is None:
             what = "is not a weight: activations are quantized when the model runs"
             raise _wrong(name, what)
@@ -112,19 +114,28 @@ def _check(name: str, entry: Any, *, is_weight: bool) -> None:
         raise _wrong(name, f"has {key}, which is for initializers")
 
 
-def _weight(found: Overrides, name: str, entries: list[Mapping[str, Any]]) -> None:
+def _weight(
+    found: Overrides,
+    name: str,
+    entries: list[Mapping[str, Any]],
+    symmetric: bool | None,
+) -> None:
     """Add the type of a weight, and whether it has a scale for each channel."""
     types = {
         type_of("quant_type", entry["quant_type"]) for entry in entries if "quant_type" in entry
     }
     if len(types) > 1:
         raise _wrong(name, f"has the types {', '.join(sorted(types))}, expected one")
-    for key in ("scale", "rmin", "reduce_range", "symmetric", "convert"):
+    for key in ("scale", "rmin", "reduce_range", "convert"):
         if any(key in entry for entry in entries):
             raise _wrong(name, f"has {key}: scales of weights are computed from their elements")
     entry: dict[str, Any] = {"match": {"name": name}}
     if types:
         entry["weights"] = types.pop()
+    asked = {bool(one["symmetric"]) for one in entries if one.get("symmetric") is not None}
+    if symmetric is not None and asked - {symmetric}:
+        what = f"has symmetric: {not symmetric}, unlike other weights: set WeightSymmetric"
+        raise _wrong(name, what)
     if entries and (len(entries) > 1 or "axis" in entries[0]):
         entry["per_channel"] = True
     if len(entry) > 1:

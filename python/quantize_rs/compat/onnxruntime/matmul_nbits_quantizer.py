@@ -15,7 +15,7 @@ from ..._inputs.model_source import ModelSource
 from ..._options import check
 from ..._results.report import Report
 from ...errors import OptionError
-from ._choices import name_of, names_of, nodes_of, rename_plan_errors
+from ._choices import name_of, names_of, nodes_of, op_types_in, rename_plan_errors
 from ._onnx_package import onnx_package
 from .quant_utils import QuantFormat
 
@@ -155,7 +155,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
     quant_format
         ``QuantFormat.QOperator`` writes MatMulNBits, ``QuantFormat.QDQ`` DequantizeLinear.
     op_types_to_quantize
-        ``("MatMul",)`` by default.
+        MatMul and Gemm by default.
     channel_wised_quantize
         One scale for each column, with ``QuantFormat.QDQ``.
     algo_config
@@ -218,10 +218,10 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         opened = open_model(model)
         known = names_of(opened)
         types: list[str] | None = check.names("op_types_to_quantize", op_types_to_quantize)
-        types = types or ["MatMul"]
+        types = types or ["MatMul", "Gemm"]
         include = nodes_of("nodes_to_include", nodes_to_include, known)
         if include:
-            there = {op_type for _, op_type in opened._model.names()[0]}
+            there = op_types_in(opened)
             include, types = [*(name for name in types if name in there), *include], None
         with rename_plan_errors():
             self._plan = opened.plan(
@@ -238,6 +238,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
                 layer_bits=layer_bits,
                 output_format="matmul_nbits" if blocks else "qdq",
                 allow_larger=True,  # as with onnxruntime
+                onnxruntime_names=True,
             )
 
     def process(self) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from ..._flow.model import Model
 from ..._flow.model import open as open_model
+from ..._flow.plan import Plan
 from ..._inputs.files import writable
 from ..._inputs.model_source import ModelSource
 from ..._options import check
-from ..._results.ranges import Ranges
 from ..._results.report import Report
 from ...errors import OptionError
 from . import _extra, _overrides
@@ -21,12 +21,14 @@ from ._choices import (
     name_of,
     names_of,
     nodes_of,
+    op_types_in,
     op_types_of,
     rename_plan_errors,
     tensors_of,
     type_of,
 )
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
+from ._ranges import Wanted
 from .calibrate import CalibrationMethod
 from .matmul_nbits_quantizer import MatMulNBitsQuantizer
 from .quant_utils import QuantFormat, QuantType
@@ -76,68 +78,8 @@ def _plan_options(
         "include": included or None,
         # onnxruntime writes a result of any size.
         "allow_larger": True,
+        "onnxruntime_names": True,
     } | extra
-
-
-def _method(calibrate_method: Any, extra: dict[str, Any]) -> str:
-    """Remove the options of calibration from extra options, and return the method."""
-    known = [method.name for method in CalibrationMethod]
-    name = name_of("calibrate_method", calibrate_method, known)
-    percentile, mean = extra.pop("percentile", None), extra.pop("method", "minmax")
-    symmetric = extra.pop("symmetric_ranges", False)
-    if percentile is not None and name != "Percentile":
-        _log.warning(
-            "extra_options['CalibPercentile'] has no effect, as calibrate_method is %s",
-            name,
-        )
-    match name:
-        case "Percentile":
-            return f"percentile:{99.999 if percentile is None else percentile}"
-        case "Entropy":
-            return "entropy"
-        case "MinMax":
-            # onnxruntime has symmetric ranges for this method only.
-            if symmetric:
-                extra["activation_symmetric"] = True
-            return str(mean)
-    raise OptionError(
-        "calibrate_method is Distribution, expected MinMax, Entropy or Percentile; float8 is "
-        "scaled by its largest magnitude, and takes MinMax",
-        option="calibrate_method",
-    )
-
-
-def _restricted(
-    ranges: Mapping[str, tuple[float, float]],
-) -> dict[str, tuple[float, float]]:
-    """Return ranges whose zero points in uint8 are 0, or 128 where some values are negative."""
-    found = {}
-    for name, (low, high) in ranges.items():
-        if low >= 0:
-            found[name] = (0.0, high)
-        else:
-            scale = max(-low / 128, high / 127)
-            found[name] = (-128 * scale, 127 * scale)
-    return found
-
-
-def _strided(reader: Any, stride: int) -> Iterator[Any]:
-    """Iterate over the samples of a reader, one range after the other."""
-    try:
-        starts = range(0, len(reader), stride)
-        whole = len(reader) % stride == 0 and hasattr(reader, "set_range")
-    except (TypeError, NotImplementedError):
-        whole = False
-    if not whole:
-        what = "extra_options['CalibStridedMinMax'] needs a reader with set_range() and a length"
-        raise OptionError(f"{what} that is a multiple of {stride}", option="extra_options")
-    return _ranges_of(reader, starts, stride)
-
-
-def _ranges_of(reader: Any, starts: range, stride: int) -> Iterator[Any]:
-    for start in starts:
-        reader.set_range(start_index=start, end_index=start + stride)
-        yield from iter(reader.get_next, None)
 
 
 def quantize_static(
@@ -224,9 +166,12 @@ def quantize_static(
             what = "quant_format is QOperator, and AddQDQPairToWeight is for QDQ"
             raise OptionError(what, option="quant_format")
         extra["output_format"] = "qoperator"
-    method, stride = _method(calibrate_method, extra), extra.pop("stride", None)
+        # What is not between operators on integers stays float in any case.
+        if extra.pop("target", None) is not None:
+            _log.warning("ForceQuantizeNoInputCheck has no effect with QOperator")
+    activations = type_of("activation_type", activation_type)
+    wanted = Wanted.of(calibrate_method, extra, activations)
     given = extra.pop("tensor_overrides", None)
-    restricted = extra.pop("restricted_asymmetric", False)
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(
@@ -236,7 +181,6 @@ def quantize_static(
     others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
     if others:
         _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
-    activations = type_of("activation_type", activation_type)
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # the targets for CPUs do not support float8
     if options["target"] == "qnn" and activations in ("int8", "int16"):
@@ -244,32 +188,35 @@ def quantize_static(
             "activations are u%s, which has the same steps: NPUs do not take %s", *[activations] * 2
         )
         activations = f"u{activations}"
-    overrides = _overrides.read(given, *tensors_of(model), activations)
+    overrides = _overrides.read(given, *tensors_of(model), activations, options["symmetric"])
     # As in onnxruntime, weights are rounded without the help of samples.
     options |= {"weight_algorithm": "nearest"} | overrides.options()
+    if options["weights"] in ("int4", "uint4") and "Gather" in op_types_in(model):
+        # In onnxruntime, tables have the type of activations.
+        table = {"match": {"op_type": "Gather"}, "weights": 8}
+        options["overrides"] = [*options.get("overrides", ()), table]
     with rename_plan_errors():
+        if "block_size" in options:
+            plan = _in_blocks(model, options, optimize_model)
+            return plan.apply().save(model_output, external_data=use_external_data_format)
         plan = model.plan(activations=activations, optimize=optimize_model, **options)
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
-    if cache is not None and cache.exists():
-        ranges = Ranges.load(cache)
-        ranges = ranges if ranges.method == method else ranges.using(method)
-    else:
-        samples = calibration_data_reader
-        if samples is None:
-            what = "calibration_data_reader is None, and there is no cache of ranges"
-            raise OptionError(what, option="calibration_data_reader")
-        ranges = plan.calibrate(_strided(samples, stride) if stride else samples, method=method)
-        if cache is not None:
-            ranges.save(cache)
-    if restricted and activations == "uint8":
-        ranges = ranges.with_values(_restricted(ranges.values))
-    if overrides.symmetric:
-        known = [name for name in overrides.symmetric if name in ranges.values]
-        ends = {name: max(map(abs, ranges.values[name])) for name in known}
-        ranges = ranges.with_values({name: (-end, end) for name, end in ends.items()})
-    if overrides.ranges:
-        ranges = ranges.with_values(overrides.ranges)
+    ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
+
+
+def _in_blocks(model: Model, options: dict[str, Any], optimize_model: bool) -> Plan:
+    """Plan weights in blocks, beside which activations stay float."""
+    if options.get("output_format", "qdq") != "qdq":
+        what = "extra_options['BlockSize'] is for QDQ, and not for AddQDQPairToWeight"
+        raise OptionError(what, option="extra_options")
+    _log.warning(
+        "activations stay float beside BlockSize: no runtime computes in integers with blocks"
+    )
+    of_activations = ("activation_types", "activation_symmetric", "float_outputs", "min_range")
+    others = ("dedicated_qdq_pairs", "quantize_bias", "target")
+    kept = {name: it for name, it in options.items() if name not in of_activations + others}
+    return model.plan(optimize=optimize_model, **kept)
 
 
 def quantize_dynamic(
@@ -318,7 +265,8 @@ def quantize_dynamic(
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
-    options |= _overrides.read(given, *tensors_of(model), None).options()
+    overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
+    options |= overrides.options()
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)

@@ -1,0 +1,134 @@
+"""The ranges of activations for `quantize_static`: the method, the samples, a cache, overrides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..._flow.plan import Plan
+from ..._results.ranges import Ranges
+from ...errors import OptionError
+from ._choices import name_of
+from ._overrides import Overrides
+from .calibrate import CalibrationMethod
+
+__all__ = ["Wanted"]
+
+_log = logging.getLogger("quantize_rs")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked of ranges."""
+
+    method: str
+    stride: int | None
+    # Whether zero points of uint8 are 0 or 128.
+    restricted: bool
+
+    @classmethod
+    def of(cls, calibrate_method: Any, extra: dict[str, Any], activations: str) -> Wanted:
+        """Remove the options of calibration from extra options.
+
+        Raises
+        ------
+        OptionError
+            The method is unknown, or not for this type of activations.
+        """
+        restricted = extra.pop("restricted_asymmetric", False) and activations == "uint8"
+        method = _method(calibrate_method, extra, activations)
+        return cls(method, extra.pop("stride", None), restricted)
+
+    def ranges(self, plan: Plan, reader: Any, cache: Path | None, overrides: Overrides) -> Ranges:
+        """Return the ranges: from the cache, or from samples and then written to it.
+
+        Raises
+        ------
+        OptionError
+            There is neither a cache nor a reader.
+        CalibrationError
+            The samples or the cache do not fit the model.
+        """
+        if cache is not None and cache.exists():
+            ranges = Ranges.load(cache)
+            ranges = ranges if ranges.method == self.method else ranges.using(self.method)
+        elif reader is None:
+            what = "calibration_data_reader is None, and there is no cache of ranges"
+            raise OptionError(what, option="calibration_data_reader")
+        else:
+            samples = _strided(reader, self.stride) if self.stride else reader
+            ranges = plan.calibrate(samples, method=self.method)
+            if cache is not None:
+                ranges.save(cache)
+        if self.restricted:
+            ranges = ranges.with_values(_restricted(ranges.values))
+        if overrides.symmetric:
+            known = [name for name in overrides.symmetric if name in ranges.values]
+            ends = {name: max(map(abs, ranges.values[name])) for name in known}
+            ranges = ranges.with_values({name: (-end, end) for name, end in ends.items()})
+        return ranges.with_values(overrides.ranges) if overrides.ranges else ranges
+
+
+def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> str:
+    """Remove the options of calibration from extra options, and return the method."""
+    known = [method.name for method in CalibrationMethod]
+    name = name_of("calibrate_method", calibrate_method, known)
+    percentile, mean = extra.pop("percentile", None), extra.pop("method", "minmax")
+    symmetric = extra.pop("symmetric_ranges", False)
+    if percentile is not None and name != "Percentile":
+        _log.warning(
+            "extra_options['CalibPercentile'] has no effect, as calibrate_method is %s",
+            name,
+        )
+    match name:
+        case "Percentile":
+            return f"percentile:{99.999 if percentile is None else percentile}"
+        case "Entropy":
+            return "entropy"
+        case "MinMax":
+            # onnxruntime has symmetric ranges for this method only.
+            if symmetric:
+                extra["activation_symmetric"] = True
+            return str(mean)
+    if activations.startswith("float"):
+        # The method of onnxruntime for float8, which takes no other.
+        _log.warning("calibrate_method is Distribution: float8 is scaled by its largest magnitude")
+        return "minmax"
+    what = "calibrate_method is Distribution, which is for float8, expected MinMax, Entropy or"
+    raise OptionError(f"{what} Percentile", option="calibrate_method")
+
+
+def _restricted(
+    ranges: Mapping[str, tuple[float, float]],
+) -> dict[str, tuple[float, float]]:
+    """Return ranges whose zero points in uint8 are 0, or 128 where some values are negative."""
+    found = {}
+    for name, (low, high) in ranges.items():
+        if low >= 0:
+            found[name] = (0.0, high)
+        else:
+            scale = max(-low / 128, high / 127)
+            found[name] = (-128 * scale, 127 * scale)
+    return found
+
+
+def _strided(reader: Any, stride: int) -> Iterator[Any]:
+    """Iterate over the samples of a reader, one range after the other."""
+    try:
+        starts = range(0, len(reader), stride)
+        whole = len(reader) % stride == 0 and hasattr(reader, "set_range")
+    except (TypeError, NotImplementedError):
+        whole = False
+    if not whole:
+        what = "extra_options['CalibStridedMinMax'] needs a reader with set_range() and a length"
+        raise OptionError(f"{what} that is a multiple of {stride}", option="extra_options")
+    return _ranges_of(reader, starts, stride)
+
+
+def _ranges_of(reader: Any, starts: range, stride: int) -> Iterator[Any]:
+    for start in starts:
+        reader.set_range(start_index=start, end_index=start + stride)
+        yield from iter(reader.get_next, None)
