@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild attack fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -72,6 +72,10 @@ scale: $(VENV)/demo-ready
 # Every model of a folder in every way; see bench/README.md.
 wild: $(VENV)/demo-ready
 	$(BIN)/python bench/wild.py $(MODELS) $(ARGS)
+
+# The same calls of onnxruntime.quantization and of ours, compared: writes docs/conformance.md.
+conformance: $(VENV)/demo-ready
+	$(BIN)/python bench/conformance.py --costs --write $(if $(MODELS),--models $(MODELS)) $(ARGS)
 
 # Quantizes N mutated models, and kills a process that saves KILLS times.
 N ?= 1000000

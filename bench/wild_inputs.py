@@ -69,6 +69,13 @@ def read(path: Path) -> Samples:
 
 def made(model: Path) -> Samples:
     """Made samples of the first sizes with which the model runs; each part has its own seed."""
+    inputs, rows, size = described(model)
+    parts = [list(feeds(inputs, rows, size, n, seed)) for seed, n in enumerate(PARTS)]
+    return Samples(parts[0], parts[1], f"made, open dimensions {size}")
+
+
+def described(model: Path) -> tuple[list[Input], dict[str, int], int]:
+    """The inputs, the rows of the tables that they index, and the size with which it runs."""
     import onnx
     import onnxruntime
 
@@ -81,9 +88,7 @@ def made(model: Path) -> Samples:
     def runs(feed: Feed) -> None:
         session.run(None, feed)
 
-    size = first_size(inputs, rows, runs)
-    parts = [list(feeds(inputs, rows, size, n, seed)) for seed, n in enumerate(PARTS)]
-    return Samples(parts[0], parts[1], f"made, open dimensions {size}")
+    return inputs, rows, first_size(inputs, rows, runs)
 
 
 PARTS = (CALIBRATION, HELD_OUT)
