@@ -35,6 +35,7 @@ WEIGHTS: dict[str, list[tuple[int, int | None, int]]] = {
     "MatMulInteger": [(1, None, 3)],
     "ConvInteger": [(1, None, 3)],
     "DynamicQuantizeLSTM": [(1, 8, 9), (2, 10, 11)],
+    "QAttention": [(1, 4, 7)],
 }
 """Inputs of operators: integers, their scales, their zero points."""
 

@@ -208,7 +208,6 @@ def test_the_matrix_of_an_attention_becomes_a_product(case: str, opset: int) -> 
     assert domains(split) == {"MultiHeadAttention"}
     assert oracle.sqnr(expected, oracle.ort(split, feeds)) > 100
     for samples, options, kernel in (
-        (None, {"output_format": "dynamic"}, "DynamicQuantizeMatMul"),
         (None, {"output_format": "matmul_nbits", "bits": 8}, "MatMulNBits"),
         ([feeds] * 4, {}, "MatMulIntegerToFloat"),
     ):
@@ -223,12 +222,11 @@ def test_an_attention_that_cannot_be_split_reads_a_dequantized_matrix() -> None:
     # A mask of one axis may hold starts and ends, which MultiHeadAttention does not take.
     mask = {"m": np.array([4, 6], np.int32)}
     model = model_of([own("Attention", "x w b m", **HEADS)], QKV, X | mask)
-    for options in ({}, {"output_format": "dynamic"}):
-        written, report = quantized(model, **options)
-        assert weights(report) == (1, 1)
-        assert domains(written) == {"Attention"}
-        assert oracle.sqnr(oracle.ort(model, X | mask), oracle.ort(written, X | mask)) > 30
-        assert validate(model, written)
+    written, report = quantized(model)
+    assert weights(report) == (1, 1)
+    assert domains(written) == {"Attention"}
+    assert oracle.sqnr(oracle.ort(model, X | mask), oracle.ort(written, X | mask)) > 30
+    assert validate(model, written)
     _, report = quantized(model, output_format="matmul_nbits", bits=4)
     assert weights(report) == (0, 1)
 

@@ -16,6 +16,7 @@ use rayon::prelude::*;
 
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::elements::to_f32;
+use crate::graph::qattention::is_attention;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
@@ -223,6 +224,7 @@ pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
         "Conv" | "ConvTranspose" => Some(1),
         "Gemm" if node.int("transA", 0) != 0 => Some(0),
         "Gemm" | "MatMul" => Some(-1),
+        _ if is_attention(node) => Some(-1),
         _ => None,
     }
 }

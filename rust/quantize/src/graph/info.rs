@@ -53,6 +53,7 @@ const QUANTIZED: &[&str] = &[
     "com.microsoft::MatMulNBits",
     "com.microsoft::GatherBlockQuantized",
     "com.microsoft::DynamicQuantizeLSTM",
+    "com.microsoft::QAttention",
 ];
 
 impl ModelInfo {

@@ -13,6 +13,7 @@ pub(crate) mod kv_cache;
 pub(crate) mod names;
 pub(crate) mod non_negative;
 pub mod ops;
+pub(crate) mod qattention;
 pub(crate) mod qlinear;
 mod recurrent_batch;
 pub(crate) mod uses;

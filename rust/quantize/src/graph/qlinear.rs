@@ -8,6 +8,7 @@ use quantize_rs_onnx::NodeProto;
 
 use super::elements::to_f32;
 use super::ops::MICROSOFT;
+use super::qattention::QATTENTION;
 use super::{Graph, ValueId};
 
 /// The opset since which `Softmax` works along one axis, by default the last.
@@ -49,6 +50,8 @@ pub(crate) struct QLinear {
     pub(crate) domain: &'static str,
     /// The operator on floats.
     pub(crate) float: &'static str,
+    /// The domain of the operator on floats.
+    pub(crate) float_domain: &'static str,
     /// The inputs of the operator on floats, in their order.
     pub(crate) inputs: &'static [Slot],
     /// Whether the last of them repeats, as the inputs of a `Concat` do.
@@ -72,7 +75,8 @@ const fn row(
     output: usize,
 ) -> QLinear {
     let output = Some(output);
-    QLinear { op_type, domain, float, inputs, repeats: false, output, may_be_float: false }
+    let (float_domain, repeats, may_be_float) = ("", false, false);
+    QLinear { op_type, domain, float, float_domain, inputs, repeats, output, may_be_float }
 }
 
 const ONE: &[Slot] = &[scaled(0)];
@@ -99,6 +103,22 @@ pub(crate) const ROWS: &[QLinear] = &[
         may_be_float: true,
         ..row((MICROSOFT, "QGemm"), "Gemm", &[scaled(0), scaled(3), Slot::Bias(6)], 7)
     },
+    QLinear {
+        float_domain: MICROSOFT,
+        output: None,
+        ..row(
+            (MICROSOFT, QATTENTION),
+            "Attention",
+            &[
+                Slot::Scaled { at: 0, scale: 3, zero_point: 6 },
+                Slot::Scaled { at: 1, scale: 4, zero_point: 7 },
+                Slot::Plain(2),
+                Slot::Plain(5),
+                Slot::Plain(8),
+            ],
+            0,
+        )
+    },
     row((MICROSOFT, "QLinearAdd"), "Add", TWO, 6),
     row((MICROSOFT, "QLinearMul"), "Mul", TWO, 6),
     row((MICROSOFT, "QLinearSigmoid"), "Sigmoid", ONE, 3),
@@ -112,14 +132,21 @@ pub(crate) const ROWS: &[QLinear] = &[
 
 /// The row of an operator on integers.
 pub(crate) fn qlinear_of(node: &NodeProto) -> Option<&'static QLinear> {
-    let same = |row: &&QLinear| {
-        let domain = if node.is_onnx() { "" } else { &node.domain };
-        row.op_type == node.op_type && row.domain == domain
-    };
+    let same = |row: &&QLinear| row.op_type == node.op_type && row.domain == domain(node);
     ROWS.iter().find(same)
 }
 
+/// The domain of a node, with one name for that of ONNX.
+fn domain(node: &NodeProto) -> &str {
+    if node.is_onnx() { "" } else { &node.domain }
+}
+
 impl QLinear {
+    /// Whether a node is the operator on floats that it corresponds to.
+    pub(crate) fn replaces(&self, node: &NodeProto) -> bool {
+        self.float == node.op_type && self.float_domain == domain(node)
+    }
+
     /// Where it has an input of the operator on floats.
     pub(crate) fn slot(&self, input: usize) -> Option<Slot> {
         let last = self.inputs.len().saturating_sub(1);

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use quantize_rs_math::{Algorithm, Granularity, QSpec, QType, WeightMethod};
 
 use super::declare::options;
+use super::format::ONNX_RUNTIME;
 use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
@@ -641,6 +642,16 @@ impl Config {
     /// Whether products are to be computed on integers.
     pub(crate) fn computes_on_integers(&self) -> bool {
         self.activations.is_some() || self.output_format == Format::Dynamic
+    }
+
+    /// Whether `Attention` of ONNX Runtime becomes `QAttention`, which takes an input of uint8.
+    pub(crate) fn writes_qattention(&self) -> bool {
+        let takes_input = match self.output_format {
+            Format::QOperator => self.activations == Some(QType::UInt8),
+            Format::Dynamic => true,
+            _ => false,
+        };
+        takes_input && self.target.is_none_or(|target| ONNX_RUNTIME.contains(&target))
     }
 
     /// What becomes of biases.

@@ -124,7 +124,7 @@ impl<'a, 'm> ActivationContext<'a, 'm> {
         let profile = config.profile();
         let symmetric = config.activation_symmetric || profile.symmetric.0;
         let order = topological(&graph.model.graph().node)?;
-        let rules = rules(graph, selection);
+        let rules = rules(graph, config, selection);
         let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
         Ok(Some(ActivationContext {
             graph,
@@ -147,9 +147,14 @@ impl<'a, 'm> ActivationContext<'a, 'm> {
     }
 }
 
+/// Why an `Attention` that `QAttention` could replace computes in float.
+const NO_QATTENTION: &str = "ONNX Runtime has integers for it only as QAttention, which \
+                             output_format qoperator with uint8 activations and dynamic write";
+
 /// The rule for each node that is not excluded.
 fn rules(
     graph: &Graph<'_>,
+    config: &Config,
     selection: &Selection,
 ) -> Vec<Option<(&'static OpRule, IntegerSupport)>> {
     let float = before_logarithms::of(graph);
@@ -158,7 +163,12 @@ fn rules(
         let integer = if float.contains(&node) {
             IntegerSupport::No(before_logarithms::WHY)
         } else {
-            (rule.integer)(graph, node)
+            match (rule.integer)(graph, node) {
+                IntegerSupport::OperatorAlone if !config.writes_qattention() => {
+                    IntegerSupport::No(NO_QATTENTION)
+                }
+                integer => integer,
+            }
         };
         let is_selected = if integer.computes() {
             selection.asks_for(graph, node)

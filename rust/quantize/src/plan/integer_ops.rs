@@ -1,5 +1,6 @@
 //! Which nodes can multiply on integers. All other quantization of activations follows from them.
 
+use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
 use super::accumulator_overflow::overflows;
@@ -100,7 +101,7 @@ impl ActivationContext<'_, '_> {
         };
         let anywhere = matches!(self.profile.placement, Placement::OpInputs | Placement::AllOps);
         let quantized_output = match integer {
-            IntegerSupport::FloatOutput => false,
+            IntegerSupport::FloatOutput | IntegerSupport::OperatorAlone => false,
             IntegerSupport::QuantizedOutput { kernel: None } if !anywhere => {
                 return Err("there is no integer kernel for it");
             }
@@ -141,9 +142,13 @@ impl ActivationContext<'_, '_> {
         {
             return Err("its sums are so long that they may leave int32");
         }
+        let operator_alone = integer == IntegerSupport::OperatorAlone;
+        if operator_alone && beside != QType::UInt8 {
+            return Err("QAttention takes an input of uint8");
+        }
         let bias = match self.profile.bias_beside(beside) {
-            Bias::Int32 => self.bias(node, weight)?,
-            Bias::Float => None,
+            Bias::Int32 if !operator_alone => self.bias(node, weight)?,
+            _ => None,
         };
         let (mut bias, mut last) = (bias, node);
         if let Some((sum, added)) = self.sum_after(node, input, weight) {

@@ -107,7 +107,9 @@ impl PreprocessedModel {
         passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
         passes.retain(|pass| asked || config.equalize || pass.name != EQUALIZE);
         let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
-        let purpose = if asked { Purpose::Optimizing } else { Purpose::Planning { per_tensor } };
+        let attention = config.writes_qattention();
+        let planning = Purpose::Planning { per_tensor, attention };
+        let purpose = if asked { Purpose::Optimizing } else { planning };
         let (mut prepared, mut steps) = run(model, &passes, purpose)?;
         let (mut config, mut gone) = still_named(model, &prepared, &steps, config)?;
         // A bias or a value that an option names keeps its name.

@@ -14,9 +14,9 @@ use super::lstm::Lstms;
 use super::matmul_common::Rest;
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
-use crate::graph::ValueId;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Multiplier};
+use crate::graph::{ValueId, qattention};
 use crate::plan::ValuePlan;
 
 /// Names of a value that is quantized at inference time: integers, scale, zero point.
@@ -109,6 +109,9 @@ impl Dynamic {
         weight: &Weight,
     ) -> NodeProto {
         let proto = reader.node;
+        if qattention::is_attention(proto) {
+            return self.attention(writer, reader, weight);
+        }
         let output = proto.output[0].clone();
         let mut rest = Rest::of(proto, weight.dtype);
         let conv = proto.op_type == "Conv";
@@ -139,6 +142,30 @@ impl Dynamic {
         let sums = writer.names.fresh(&output, "sums");
         writer.change_type(product, sums.clone(), DataType::Float);
         writer.step("Mul", vec![sums, scales], made);
+        with
+    }
+
+    /// The `QAttention` of one node.
+    fn attention(
+        &mut self,
+        writer: &mut Writer<'_, '_>,
+        reader: &Multiplier<'_>,
+        weight: &Weight,
+    ) -> NodeProto {
+        let proto = reader.node;
+        let at = (reader.body, proto.input[0].clone());
+        let [integers, scale, zero_point] = self.at_run_time(writer, at, false);
+        let [by, by_scale, by_zero_point] = weight.names.clone();
+        let input = |input: usize| proto.input.get(input).cloned().unwrap_or_default();
+        let [bias, mask, past] = [2, 3, 4].map(input);
+        let mut with = proto.clone();
+        qattention::QATTENTION.clone_into(&mut with.op_type);
+        with.attribute = qattention::attributes(proto);
+        with.input =
+            vec![integers, by, bias, scale, by_scale, mask, zero_point, by_zero_point, past];
+        while with.input.last().is_some_and(String::is_empty) {
+            with.input.pop();
+        }
         with
     }
 

@@ -69,6 +69,8 @@ pub struct Pass {
     pub(crate) minimal: Option<Run>,
     /// The variant that runs before planning if weights get one scale per tensor, if there is one.
     pub(crate) per_tensor: Option<Run>,
+    /// The variant that runs before planning if `Attention` becomes `QAttention`, if there is one.
+    pub(crate) attention: Option<Run>,
 }
 
 /// What passes run for.
@@ -80,17 +82,17 @@ pub(crate) enum Purpose {
     Planning {
         /// Whether weights get one scale per tensor.
         per_tensor: bool,
+        /// Whether `Attention` becomes `QAttention`, where it can.
+        attention: bool,
     },
 }
 
 impl Pass {
     fn variant(&self, purpose: Purpose) -> Run {
-        let variant = match purpose {
-            Purpose::Optimizing => None,
-            Purpose::Planning { per_tensor: true } => self.per_tensor.or(self.minimal),
-            Purpose::Planning { per_tensor: false } => self.minimal,
-        };
-        variant.unwrap_or(self.run)
+        let Purpose::Planning { per_tensor, attention } = purpose else { return self.run };
+        let by_tensor = self.per_tensor.filter(|_| per_tensor);
+        let by_attention = self.attention.filter(|_| attention);
+        by_tensor.or(by_attention).or(self.minimal).unwrap_or(self.run)
     }
 }
 
@@ -135,6 +137,7 @@ pub const ALL: &[Pass] = &[
         run: inline_functions::all,
         minimal: Some(inline_functions::with_weights),
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "lift_carried",
@@ -143,6 +146,7 @@ pub const ALL: &[Pass] = &[
         run: lift_carried::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "lift_weights",
@@ -151,6 +155,7 @@ pub const ALL: &[Pass] = &[
         run: lift_weights::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "split_fused",
@@ -159,6 +164,7 @@ pub const ALL: &[Pass] = &[
         run: split_fused::run,
         minimal: None,
         per_tensor: None,
+        attention: Some(split_fused::unless_qattention),
     },
     Pass {
         name: "remove_identity",
@@ -167,6 +173,7 @@ pub const ALL: &[Pass] = &[
         run: remove_identity::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: STORE_INTEGERS,
@@ -175,6 +182,7 @@ pub const ALL: &[Pass] = &[
         run: store_integers::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "fold_constants",
@@ -183,6 +191,7 @@ pub const ALL: &[Pass] = &[
         run: fold_constants::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "fold_shapes",
@@ -191,6 +200,7 @@ pub const ALL: &[Pass] = &[
         run: fold_shapes::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "fold_batch_norm",
@@ -199,6 +209,7 @@ pub const ALL: &[Pass] = &[
         run: fold_batch_norm::run,
         minimal: None,
         per_tensor: Some(fold_batch_norm::unless_coarser),
+        attention: None,
     },
     Pass {
         name: "fold_batch_norm_forward",
@@ -207,6 +218,7 @@ pub const ALL: &[Pass] = &[
         run: fold_batch_norm::forward,
         minimal: Some(fold_batch_norm::even),
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "fold_gemm_factors",
@@ -215,6 +227,7 @@ pub const ALL: &[Pass] = &[
         run: fold_gemm_factors::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: EQUALIZE,
@@ -223,6 +236,7 @@ pub const ALL: &[Pass] = &[
         run: equalize::run,
         minimal: None,
         per_tensor: Some(equalize::per_tensor),
+        attention: None,
     },
     Pass {
         name: "subtract_bias",
@@ -231,6 +245,7 @@ pub const ALL: &[Pass] = &[
         run: subtract_bias::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "resize_all_axes",
@@ -239,6 +254,7 @@ pub const ALL: &[Pass] = &[
         run: resize::all_axes,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: WIDEN_FLOATS,
@@ -247,6 +263,7 @@ pub const ALL: &[Pass] = &[
         run: widen_floats::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: "merge_duplicates",
@@ -255,6 +272,7 @@ pub const ALL: &[Pass] = &[
         run: merge_duplicates::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
     Pass {
         name: REMOVE_UNUSED,
@@ -263,6 +281,7 @@ pub const ALL: &[Pass] = &[
         run: remove_unused::run,
         minimal: None,
         per_tensor: None,
+        attention: None,
     },
 ];
 
@@ -309,7 +328,7 @@ pub(crate) fn without_unused(model: &Model) -> Result<Model, QuantizeError> {
 
 /// The model with all 16-bit float computations converted to float32.
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
-    let purpose = Purpose::Planning { per_tensor: false };
+    let purpose = Purpose::Planning { per_tensor: false, attention: false };
     Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, purpose)?.0)
 }
 

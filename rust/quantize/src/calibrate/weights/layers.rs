@@ -9,6 +9,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
 use super::rows::{Rows, Window};
+use crate::graph::qattention::is_attention;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, Producer};
 use crate::plan::{Plan, Source, ValuePlan};
@@ -226,7 +227,7 @@ fn is_rounded(how: &ValuePlan) -> bool {
 }
 
 fn multiplies_matrices(node: &NodeProto) -> bool {
-    node.is_onnx() && matches!(&*node.op_type, "MatMul" | "Gemm")
+    node.is_onnx() && matches!(&*node.op_type, "MatMul" | "Gemm") || is_attention(node)
 }
 
 /// The output format of a weight, and how long its rounding may take.
@@ -298,13 +299,15 @@ fn product(
     node: &NodeProto,
     (side, (format, effort)): (Side, Wanted),
 ) -> Option<(ColumnMap, LayerInput)> {
-    if !node.is_onnx() {
+    if !node.is_onnx() && !is_attention(node) {
         return None;
     }
     let input = |at: usize| node.input.get(at).cloned();
     let shape = &constant.shape[..];
     let (value, rows, map) = match (node.op_type.as_str(), side.input, shape) {
-        ("MatMul", 1, &[first, second]) => (input(0)?, Rows::Last, matrix(first, second, side)),
+        ("MatMul" | "Attention", 1, &[first, second]) => {
+            (input(0)?, Rows::Last, matrix(first, second, side))
+        }
         ("MatMul", 0, &[first, second]) => {
             let flipped = Side { swapped: !side.swapped, ..side };
             (input(1)?, Rows::SecondLast, matrix(first, second, flipped))

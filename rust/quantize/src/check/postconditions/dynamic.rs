@@ -10,8 +10,12 @@ use crate::graph::uses::{self, Subgraphs};
 use crate::plan::{Planned, ValuePlan};
 
 /// Operators that multiply by integers, and their weight inputs.
-const OPERATORS: &[(&str, &[usize])] =
-    &[("MatMulInteger", &[1]), ("ConvInteger", &[1]), ("DynamicQuantizeLSTM", &[1, 2])];
+const OPERATORS: &[(&str, &[usize])] = &[
+    ("MatMulInteger", &[1]),
+    ("ConvInteger", &[1]),
+    ("DynamicQuantizeLSTM", &[1, 2]),
+    ("QAttention", &[1]),
+];
 
 /// Checks that a node multiplies by integers with the type and number of elements of the weight.
 pub(super) fn value(

@@ -30,6 +30,7 @@ use serde::Serialize;
 use super::conformance::{Violation, conformance};
 use crate::error::while_unchanged;
 use crate::graph::Graph;
+use crate::graph::qattention::is_attention;
 use crate::options::HalfType;
 use crate::transform;
 use crate::transform::half_precision;
@@ -173,16 +174,17 @@ pub fn validate(
                 passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
                 passes
             };
-            let [channels, tensors] =
-                [false, true].map(|per_tensor| Purpose::Planning { per_tensor });
-            vec![
-                (planning(true), channels),
-                (planning(false), channels),
-                (planning(true), tensors),
-                (planning(false), tensors),
-                (widening, channels),
-                (Vec::new(), channels),
-            ]
+            let mut candidates = Vec::new();
+            let attention = original.graph().node.iter().any(|node| is_attention(node));
+            for attention in if attention { vec![false, true] } else { vec![false] } {
+                for per_tensor in [false, true] {
+                    let purpose = Purpose::Planning { per_tensor, attention };
+                    candidates.extend([(planning(true), purpose), (planning(false), purpose)]);
+                }
+            }
+            let plain = Purpose::Planning { per_tensor: false, attention: false };
+            candidates.extend([(widening, plain), (Vec::new(), plain)]);
+            candidates
         };
         // Counts of weights without an original, problems, and constants that were not compared. A
         // candidate that finds no problem because it finds no original is not an explanation.

@@ -8,10 +8,11 @@ use super::Check;
 use super::wiring::{Step, Walk, equal};
 use crate::encode::dequantize::points;
 use crate::graph::elements::data_type;
+use crate::graph::qattention::is_left_out;
 use crate::graph::qlinear::{
     QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits, number, qlinear_of,
 };
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// Operators that an operator on integers includes: the range of its result limits the values.
 pub(super) const FOLDED: [&str; 2] = ["Relu", "Clip"];
@@ -35,6 +36,11 @@ impl Walk<'_, '_> {
         for input in 0..count.count().max(was.input.len()) {
             let Some(at) = twin.input(input) else { continue };
             let (name, from) = (is.named().to_owned(), is.label());
+            if let Some(slot) = twin.slot(input)
+                && let Some(what) = self.wrong_at_run_time(here, slot)
+            {
+                self.found.problem(Check::Scale, is.named(), what);
+            }
             let is_bias = twin.bias() == Some(at);
             match (self.before.input(there, input), self.after.input(here, at)) {
                 (None, None) => {}
@@ -58,6 +64,25 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// A problem with the scale or the zero point of what `DynamicQuantizeLinear` quantized.
+    fn wrong_at_run_time(&self, here: usize, slot: Slot) -> Option<String> {
+        let Slot::Scaled { at, scale, zero_point } = slot else { return None };
+        let Producer::Node { node, .. } = self.after.values[self.after.input(here, at)?].producer
+        else {
+            return None;
+        };
+        let made = self.after.nodes[node];
+        if made.op_type != "DynamicQuantizeLinear" || !made.is_onnx() {
+            return None;
+        }
+        let wrong = [(scale, 1, "scale"), (zero_point, 2, "zero point")].into_iter();
+        let mut wrong = wrong.filter(|(input, output, _)| {
+            self.after.input(here, *input) != self.after.output(node, *output)
+        });
+        let (input, _, what) = wrong.next()?;
+        Some(format!("it does not read the {what} of what it multiplies at input {input}"))
+    }
+
     /// Whether both have the same attributes, except those that only one has and that are defaults.
     fn same_attributes(&self, there: usize, here: usize, twin: &QLinear) -> bool {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
@@ -78,6 +103,7 @@ impl Walk<'_, '_> {
                 let lengths = attribute.ints.iter().map(|length| usize::try_from(*length).ok());
                 kernel.iter().skip(2).copied().eq(lengths)
             }),
+            ("Attention", _) => is_left_out(attribute) || attribute.i == Some(0),
             _ => is_usual(twin.float, attribute),
         };
         let said = |one: &NodeProto, other: &NodeProto| {

@@ -89,7 +89,7 @@ pub(super) fn smoothing(
     let operator = row.map_or(product.op_type.as_str(), |row| row.float);
     let weight = row.map_or(Some(1), |row| row.input(1));
     let summed = match operator {
-        "MatMul" if shape.len() == 2 => 0,
+        "MatMul" | "Attention" if shape.len() == 2 => 0,
         "Gemm" => usize::from(product.int("transB", 0) != 0),
         _ => return None,
     };

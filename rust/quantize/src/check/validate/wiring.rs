@@ -90,7 +90,7 @@ impl Walk<'_, '_> {
                 let (was, is) = (self.before.nodes[n], self.after.nodes[m]);
                 if same_operator(was, is) && a == b {
                     self.nodes(n, m);
-                } else if let Some(twin) = qlinear_of(is).filter(|twin| twin.float == was.op_type) {
+                } else if let Some(twin) = qlinear_of(is).filter(|twin| twin.replaces(was)) {
                     self.twins(n, m, twin);
                 } else if FOLDED.contains(&was.op_type.as_str())
                     && was.is_onnx()
@@ -315,7 +315,12 @@ impl Walk<'_, '_> {
 pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
     while let Producer::Node { node, .. } = graph.values[value].producer {
         let proto = graph.nodes[node];
-        let passes = matches!(proto.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear");
+        // The other outputs of `DynamicQuantizeLinear` are its scale and its zero point.
+        let passes = match proto.op_type.as_str() {
+            "QuantizeLinear" | "DequantizeLinear" => true,
+            "DynamicQuantizeLinear" => graph.output(node, 0) == Some(value),
+            _ => false,
+        };
         let Some(source) = graph.input(node, 0).filter(|_| passes && proto.is_onnx()) else {
             break;
         };

@@ -36,7 +36,7 @@ impl Weight {
         let proto = graph.nodes[node];
         let transposed = proto.op_type == "Gemm" && proto.int("transB", 0) != 0;
         let fits = match proto.op_type.as_str() {
-            "MatMul" => true,
+            "MatMul" | "Attention" => true,
             "Gemm" => proto.int("transA", 0) == 0,
             _ => false,
         };

@@ -1,6 +1,7 @@
 //! ONNX Runtime's own operators with weights, as its optimizer writes them into transformers.
 
 use super::{IntegerSupport, OpRule, Slot};
+use crate::graph::qattention;
 
 const fn in_float(op_type: &'static str, inputs: &'static [Slot], min_inputs: usize) -> OpRule {
     OpRule {
@@ -21,7 +22,13 @@ const MATRIX: Slot = Slot::Weight { axis: |_, rank| rank.checked_sub(1).filter(|
 
 pub(super) const RULES: &[OpRule] = &[
     // Queries, keys and values are the product of the input and one matrix.
-    in_float("Attention", &[Slot::Other, MATRIX, Slot::Bias], 2),
+    OpRule {
+        integer: |graph, node| match qattention::fits(graph, graph.nodes[node]) {
+            Ok(()) => IntegerSupport::OperatorAlone,
+            Err(why) => IntegerSupport::No(why),
+        },
+        ..in_float("Attention", &[Slot::Activation, MATRIX, Slot::Bias], 2)
+    },
     // The tables of words, positions and segments. Segments may be left out, at input 1.
     in_float("EmbedLayerNormalization", &[Slot::Other, Slot::Other, TABLE, TABLE, TABLE], 1),
 ];

@@ -53,6 +53,9 @@ pub enum IntegerSupport {
     /// The operator multiplies by weights. Runtimes fuse it if its inputs are quantized; its output
     /// may stay float.
     FloatOutput,
+    /// As `FloatOutput`, but runtimes do not fuse it: an output format has to write the operator on
+    /// integers, whose bias stays float.
+    OperatorAlone,
     /// The operator multiplies by weights. Runtimes fuse it if its inputs and its output are
     /// quantized.
     QuantizedOutput {

@@ -5,9 +5,11 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::Form;
 use crate::graph::uses::{Along, Constant, Multiplier, Use};
-use crate::graph::{Consumer, Graph};
-use crate::plan::Consumers;
+use crate::graph::{Consumer, Graph, qattention};
 use crate::plan::accumulator_overflow::overflows;
+use crate::plan::decisions::{Decisions, Outcome};
+use crate::plan::rules::Context;
+use crate::plan::{Consumers, KeepReason};
 use crate::{Config, Format};
 
 /// How a weight is quantized for `MatMulInteger` or `ConvInteger`, or for `Gather` of integers;
@@ -47,6 +49,7 @@ fn product(
             // Integers of more than two axes are not transposed.
             "MatMul" if constant.shape.len() == 2 && !batched || direct => false,
             "Gemm" if node.int("transA", 0) == 0 && constant.shape.len() == 2 => false,
+            "Attention" if direct && becomes_qattention(graph, constant, config, node) => false,
             _ => return None,
         };
         let Some(Along::Axis(axis)) = along else { return None };
@@ -82,6 +85,35 @@ fn product(
         return None;
     }
     Some(Form { spec, consumers: Consumers::All, format: Format::Dynamic, at_run_time })
+}
+
+/// Whether a node is an `Attention` that `QAttention` can replace.
+fn becomes_qattention(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    node: &NodeProto,
+) -> bool {
+    let float32 = constant.dtype == Some(DataType::Float) && constant.shape.len() == 2;
+    float32 && config.writes_qattention() && qattention::fits(graph, node).is_ok()
+}
+
+/// Leaves the input of an `Attention` that `QAttention` cannot replace in float, with the reason.
+pub(in crate::plan) fn keep_attentions(
+    context: &Context<'_, '_>,
+    decisions: &Decisions,
+) -> Outcome {
+    let Context { graph, config, .. } = *context;
+    if config.output_format != Format::Dynamic {
+        return Outcome::default();
+    }
+    let of_node = |(index, node): (usize, &&NodeProto)| {
+        let why = qattention::fits(graph, node).err().filter(|_| qattention::is_attention(node))?;
+        let (input, weight) = (graph.input(index, 0)?, graph.input(index, 1)?);
+        decisions.quantized(weight)?;
+        Some(Outcome::keep(input, KeepReason::FloatNode { node: node.label(), why }))
+    };
+    graph.nodes.iter().enumerate().filter_map(of_node).collect()
 }
 
 /// Whether a node takes rows of its first input.

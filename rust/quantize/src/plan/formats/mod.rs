@@ -17,6 +17,7 @@ use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
 use crate::{Config, Format};
 
+pub(super) use dynamic::keep_attentions;
 pub(super) use lstm::decide as decide_lstms;
 
 pub(crate) use crate::graph::ops::MICROSOFT;

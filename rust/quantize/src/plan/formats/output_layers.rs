@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use quantize_rs_onnx::NodeProto;
 
+use crate::graph::qattention::is_attention;
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId};
 
@@ -67,5 +68,5 @@ fn last_nodes(graph: &Graph<'_>) -> Vec<bool> {
 }
 
 fn is_product(node: &NodeProto) -> bool {
-    node.is_onnx() && PRODUCTS.contains(&node.op_type.as_str())
+    node.is_onnx() && PRODUCTS.contains(&node.op_type.as_str()) || is_attention(node)
 }

@@ -29,7 +29,7 @@ pub(crate) fn quantize_node(
         return Outcome::default();
     }
     match integer {
-        IntegerSupport::No(_) => Outcome::default(),
+        IntegerSupport::No(_) | IntegerSupport::OperatorAlone => Outcome::default(),
         IntegerSupport::SameAsInput { .. } if context.graph.constant(flowing[0]).is_some() => {
             context.observe_output(node)
         }

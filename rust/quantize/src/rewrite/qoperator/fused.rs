@@ -6,6 +6,7 @@ use super::Fusion;
 use super::quantized::{Codes, dequantized, only_consumer, quantized};
 use crate::graph::ops::arithmetic::averages_integers;
 use crate::graph::ops::{IntegerSupport, MICROSOFT, rule};
+use crate::graph::qattention;
 use crate::graph::qlinear::{QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits};
 use crate::graph::{Graph, ValueId};
 
@@ -125,14 +126,10 @@ impl<'m> Fusion<'_, 'm> {
     /// Lets a node compute on integers, and returns the operator; `None` if it cannot.
     pub(super) fn computes(&mut self, node: usize) -> Option<&'static str> {
         let proto = self.graph.nodes[node];
-        let fits = |row: &&QLinear| {
-            row.float == proto.op_type && (self.microsoft || row.domain != MICROSOFT)
-        };
-        let rows: Vec<&QLinear> = ROWS.iter().filter(fits).collect();
-        let row = rows
-            .into_iter()
-            .filter(|_| proto.is_onnx())
-            .find(|row| self.computed(node, row).is_some());
+        let microsoft = self.microsoft;
+        let fits = |row: &&QLinear| row.replaces(proto) && (microsoft || row.domain != MICROSOFT);
+        let mut rows = ROWS.iter().filter(fits);
+        let row = rows.find(|row| self.computed(node, row).is_some());
         row.map(|row| row.op_type)
     }
 
@@ -248,12 +245,9 @@ struct Operands<'a, 'm> {
 impl Operands<'_, '_> {
     /// Whether the types of inputs and output go together.
     fn match_output(&self, row: &QLinear, output: &Codes<'_>) -> Option<()> {
-        let alike = match row.float {
-            "Conv" | "MatMul" | "Gemm" => self.sources.get(..1)?,
-            _ => self.sources,
-        };
+        let products = multiplies(row);
+        let alike = if products { self.sources.get(..1)? } else { self.sources };
         // A sum, a product and others take scalars alone.
-        let products = matches!(row.float, "Conv" | "MatMul" | "Gemm");
         if !output.is_positive() || !(products || output.is_scalar) {
             return None;
         }
@@ -266,15 +260,18 @@ impl Operands<'_, '_> {
         let (proto, graph) = (self.graph.nodes[self.node], self.graph);
         let usable = |codes: &&Codes<'_>| codes.is_per_tensor() && codes.is_positive();
         let first = self.sources.first().filter(usable)?;
-        let weight = match row.float {
-            "Conv" | "MatMul" | "Gemm" => self.sources.get(1)?,
-            _ => {
-                let fits = |codes: &Codes<'_>| usable(&codes) && codes.is_scalar;
-                return self.sources.iter().all(fits).then_some(());
-            }
-        };
-        // Kernels for int8 activations have no variant for uint8 weights.
-        if first.dtype == DataType::Int8 && weight.dtype == DataType::UInt8 {
+        if !multiplies(row) {
+            let fits = |codes: &Codes<'_>| usable(&codes) && codes.is_scalar;
+            return self.sources.iter().all(fits).then_some(());
+        }
+        let weight = self.sources.get(1)?;
+        // Kernels for int8 activations have no variant for uint8 weights, and `QAttention` has none
+        // for int8 activations.
+        let attention = row.float == "Attention";
+        if first.dtype == DataType::Int8 && (attention || weight.dtype == DataType::UInt8) {
+            return None;
+        }
+        if attention && qattention::fits(graph, proto).is_err() {
             return None;
         }
         let rank = graph.shape(graph.input(self.node, 1)?)?.len();
@@ -293,6 +290,11 @@ impl Operands<'_, '_> {
         let sound = fits && (one || row.float != "Conv") && usual;
         (sound && self.bias.is_none_or(|bias| matches_products(bias, first, weight))).then_some(())
     }
+}
+
+/// Whether an operator multiplies by a weight, its second input.
+fn multiplies(row: &QLinear) -> bool {
+    matches!(row.float, "Conv" | "MatMul" | "Gemm" | "Attention")
 }
 
 /// Whether a `Gemm` has no factors.
@@ -318,6 +320,9 @@ fn matches_products(bias: &Codes<'_>, input: &Codes<'_>, weight: &Codes<'_>) -> 
 fn attributes(graph: &Graph<'_>, node: usize, row: &QLinear) -> Option<Vec<Raw<AttributeProto>>> {
     let proto = graph.nodes[node];
     let mut all = proto.attribute.clone();
+    if row.float == "Attention" {
+        return Some(qattention::attributes(proto));
+    }
     let mut add = |attribute: AttributeProto| all.push(Raw::new(attribute));
     match row.float {
         "Softmax" => {

@@ -132,7 +132,8 @@ pub(crate) fn prune_only(
 /// The model with all its weights in the main graph.
 pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
     let lift: Vec<&Pass> = ALL.iter().filter(|pass| LIFT.contains(&pass.name)).collect();
-    Ok(super::run(model, &lift, super::Purpose::Planning { per_tensor: false })?.0)
+    Ok(super::run(model, &lift, super::Purpose::Planning { per_tensor: false, attention: false })?
+        .0)
 }
 
 /// The exact elements of a tensor; `None` if it is not a floating-point tensor.

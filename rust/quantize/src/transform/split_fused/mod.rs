@@ -18,6 +18,7 @@ use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::names::Names;
 use crate::graph::ops::MICROSOFT;
+use crate::graph::qattention::{fits, is_attention};
 use crate::graph::uses;
 
 /// A fused operator.
@@ -48,12 +49,24 @@ const BOUNDS_ARE_INPUTS: i64 = 11;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(split(graph, |_| true))
+}
+
+/// As [`run`], but an `Attention` that can become `QAttention` stays.
+#[allow(clippy::unnecessary_wraps)] // all passes have this signature
+pub(super) fn unless_qattention(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    Ok(split(graph, |node| !is_attention(node) || fits(graph, node).is_err()))
+}
+
+fn split(graph: &Graph<'_>, is_split: impl Fn(&NodeProto) -> bool) -> Changes {
     let mut names = Names::of(graph);
     let mut changes = Changes::default();
     let own = &graph.model.proto().functions;
     for (index, node) in graph.nodes.iter().enumerate() {
         let fused = FUSED.iter().find(|fused| fused.name == node.op_type);
-        let Some(fused) = fused.filter(|_| node.domain == MICROSOFT) else { continue };
+        let Some(fused) = fused.filter(|_| node.domain == MICROSOFT && is_split(node)) else {
+            continue;
+        };
         let inputs = fused.weights.clone().filter_map(|input| graph.input(index, input));
         let mut weights = inputs.filter_map(|id| uses::rearranged_from(graph, id));
         let is_weighted = weights.any(|id| graph.dtype(id) == Some(DataType::Float));
@@ -73,7 +86,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         changes.edits.extend(split.edits());
         changes.did.push(format!("replaced {} by a {}", node.label(), fused.product));
     }
-    Ok(changes)
+    changes
 }
 
 /// The replacement of one node.

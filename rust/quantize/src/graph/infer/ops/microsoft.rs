@@ -36,6 +36,7 @@ pub(super) const ALL: &[ShapeRule] = &[
     all("SkipSimplifiedLayerNormalization", SAME, skip_norm),
     one("MultiHeadAttention", SAME, attention),
     one("Attention", SAME, attention),
+    one("QAttention", FLOAT, attention),
     // The caches of keys and values keep their type, which may be another one.
     one(
         "GroupQueryAttention",
