@@ -11,6 +11,7 @@ use super::{
 };
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
+use crate::graph::moe::is_moe;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::plan::{Plan, ValuePlan};
@@ -68,8 +69,9 @@ impl<'a> WeightTask<'a, '_> {
         let shape = self.shape();
         if how.format == Format::MatMulNBits {
             // ONNX Runtime 1.31 supports float zero points in multiplications of up to 4 bits, but
-            // not in embedding lookups.
-            let rows = constant.multipliers(graph).any(|node| node.op_type == "Gather");
+            // not in embedding lookups and experts.
+            let rows =
+                constant.multipliers(graph).any(|node| node.op_type == "Gather" || is_moe(node));
             let params = match uses::float_type(graph, constant.anchor) {
                 Some(DataType::Float16) => BlockParamTypes::HalfScales,
                 _ if how.spec.qtype.bits() <= 4 && !rows => BlockParamTypes::FloatZeroPoints,

@@ -54,6 +54,7 @@ const QUANTIZED: &[&str] = &[
     "com.microsoft::GatherBlockQuantized",
     "com.microsoft::DynamicQuantizeLSTM",
     "com.microsoft::QAttention",
+    "com.microsoft::QMoE",
 ];
 
 impl ModelInfo {

@@ -29,6 +29,8 @@ const RULES: &[Rule] = &[
     Rule::new("small weights", Scope::Graph(small_weights::keep)),
     // Replaces LSTMs with quantized weights by `DynamicQuantizeLSTM`, if it supports them.
     Rule::new("dynamic LSTM", Scope::Graph(formats::decide_lstms)),
+    // Keeps a weight of experts float if `QMoE` cannot read the other one.
+    Rule::new("experts", Scope::Graph(formats::keep_single_experts)),
     // Gives the reason why an `Attention` of the format `dynamic` computes in float.
     Rule::new("float attention", Scope::Graph(formats::keep_attentions)),
     Rule::new("warn: a byte for 4 bits", Scope::Graph(weights::warn_widened)),

@@ -6,7 +6,7 @@ use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Source};
 use crate::graph::uses::{Constant, Multiplier, Use};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, ValueId, moe};
 use crate::options::target::Placement;
 use crate::{Config, Format};
 
@@ -36,6 +36,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
             dequantized(graph, constants, decisions, true),
             dequantized_convolutions(graph, constants, config, decisions),
             shared(graph, constants, decisions),
+            experts(graph, constants, decisions),
         ];
         return Outcome::warn(found.into_iter().flatten());
     }
@@ -43,6 +44,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
         convolutions(graph, constants, decisions),
         dequantized(graph, constants, decisions, false),
         sequences(graph, decisions),
+        experts(graph, constants, decisions),
     ];
     Outcome::warn(found.into_iter().flatten())
 }
@@ -94,6 +96,32 @@ fn dequantized(
     })
 }
 
+/// Weights of experts that `QMoE` could read: a `DequantizeLinear` computes those of all experts,
+/// although few are chosen.
+fn experts(graph: &Graph<'_>, constants: &[Constant<'_>], decisions: &Decisions) -> Option<String> {
+    let slow = |constant: &&Constant<'_>| {
+        let large = constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS;
+        let plan = decisions.quantized(constant.anchor);
+        large
+            && plan.is_some_and(|plan| plan.format == Format::Qdq)
+            && constant
+                .multipliers(graph)
+                .any(|node| moe::is_moe(node) && moe::fits(graph, node).is_ok())
+    };
+    let names: Vec<String> = constants
+        .iter()
+        .filter(slow)
+        .map(|constant| format!("`{}`", graph.values[constant.anchor].name))
+        .collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: the weights of all experts are dequantized at every inference: \
+             output_format=\"matmul_nbits\" writes QMoE, which reads those that are chosen",
+            some(names)
+        )
+    })
+}
+
 /// `MatMulNBits` with 2 or 8 bits is fast only if it quantizes activations to 8 bits.
 ///
 /// Time of a product of 1 and 64 rows of 512 values, relative to float: 43 and 3.6 with 2 bits, 18
@@ -111,7 +139,8 @@ fn blocks_by_floats(
             .quantized(constant.anchor)
             .is_some_and(|plan| plan.format == Format::MatMulNBits && plan.spec.qtype.bits() != 4);
         let large = constant.shape.iter().product::<usize>() >= MIN_SLOW_ELEMENTS;
-        blocks && large && constant.multipliers(graph).any(|node| node.op_type != "Gather")
+        let multiplies = |node: &NodeProto| node.op_type != "Gather" && !moe::is_moe(node);
+        blocks && large && constant.multipliers(graph).any(multiplies)
     };
     let of_slow = constants.iter().filter(slow);
     let names: Vec<_> =

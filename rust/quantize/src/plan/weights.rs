@@ -41,7 +41,7 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     }
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
-        Ok(Some(Form { spec, consumers, format, at_run_time })) => {
+        Ok(Some(Form { spec, consumers, format, matrix, at_run_time })) => {
             let at_run_time = at_run_time
                 .into_iter()
                 .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
@@ -50,7 +50,7 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             let (stored, source) = (spec.qtype, Source::Weights);
             let (readers, warning) = consumers_of(graph, constant, config);
             let consumers = if constant.stays_float() { readers } else { consumers };
-            let plan = ValuePlan { spec, stored, matrix: None, format, source, consumers, because };
+            let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
             let outcome: Outcome = at_run_time.collect();
             outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
         }

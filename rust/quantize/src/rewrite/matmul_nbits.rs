@@ -8,10 +8,12 @@ use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::FormatWriter;
+use super::experts::Experts;
 use super::matmul_common::{Rest, another, multipliers};
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::moe::is_moe;
 use crate::graph::uses::Use;
 use crate::plan::{MICROSOFT, ValuePlan};
 
@@ -29,7 +31,10 @@ struct Blocks {
 }
 
 /// Writes weights in blocks, and the operators that read them.
-pub(super) struct MatMulNBits;
+#[derive(Default)]
+pub(super) struct MatMulNBits {
+    experts: Experts,
+}
 
 impl FormatWriter for MatMulNBits {
     /// Writes a weight in blocks, and replaces the nodes that read it.
@@ -42,6 +47,9 @@ impl FormatWriter for MatMulNBits {
     ) {
         let Granularity::Blocked { axis, block_size } = how.spec.granularity else { return };
         let Some(constant) = writer.take_uses(id) else { return };
+        if constant.multipliers(writer.graph).any(is_moe) {
+            return self.experts.weight(writer, id, (how, tensor), &constant);
+        }
         let readers = multipliers(&constant);
         let name = writer.graph.values[id].name;
         let [width, _, blob] = tensor.quantized.shape[..] else { return };

@@ -7,6 +7,7 @@ mod corrections;
 mod dedicated_pairs;
 mod dedup_constants;
 mod dynamic;
+mod experts;
 mod fake_quant;
 mod float_weights;
 mod gather;
@@ -83,7 +84,10 @@ const WRITERS: &[WriterRow] = &[
     WriterRow { format: Format::Qdq, start: || Box::new(qdq::Qdq) },
     // Written as QDQ, and converted afterwards.
     WriterRow { format: Format::QOperator, start: || Box::new(qdq::Qdq) },
-    WriterRow { format: Format::MatMulNBits, start: || Box::new(matmul_nbits::MatMulNBits) },
+    WriterRow {
+        format: Format::MatMulNBits,
+        start: || Box::<matmul_nbits::MatMulNBits>::default(),
+    },
     WriterRow { format: Format::MatMulBnb4, start: || Box::new(matmul_bnb4::MatMulBnb4) },
     WriterRow { format: Format::Dynamic, start: || Box::<dynamic::Dynamic>::default() },
     WriterRow { format: Format::FakeQuant, start: || Box::new(fake_quant::FakeQuant) },

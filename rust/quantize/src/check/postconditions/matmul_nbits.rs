@@ -2,7 +2,7 @@
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{Models, failed, shape};
+use super::{Models, experts, failed, shape};
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::plan::MICROSOFT;
@@ -46,7 +46,7 @@ pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(
             }
         }
     }
-    None
+    experts::fault(before, graph)
 }
 
 /// The expected shapes of integers, scales and zero points.

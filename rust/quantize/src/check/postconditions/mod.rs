@@ -1,6 +1,7 @@
 //! Checks a quantized model against its plan before it is written.
 
 mod dynamic;
+mod experts;
 mod fake_quant;
 pub(super) mod matmul_bnb4;
 pub(super) mod matmul_nbits;

@@ -7,6 +7,7 @@
 
 mod biases;
 mod constants;
+mod experts;
 mod grid;
 mod kv_cache;
 mod products;

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_math::{CodebookSpec, Granularity, Layout, QType};
 use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
 
-use super::{Check, Validation, products};
+use super::{Check, Validation, experts, products};
 use crate::QuantizeError;
 use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_floats};
 use crate::graph::elements::data_type;
@@ -47,6 +47,8 @@ pub(super) enum Form {
     Codes(CodebookSpec),
     /// A transposed matrix for each direction of a sequence.
     Directions,
+    /// A row of blocks for each row of each expert.
+    Experts { bits: u32, block_size: usize, depth: usize },
 }
 
 /// The quantized type of an element type.
@@ -69,7 +71,8 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
         let inputs: Vec<_> = (0..node.input.len()).map(|input| after.input(index, input)).collect();
         let scale = products::scales_of(after, index).map(|(scale, _)| scale);
         let read = products::stored(after, scale, node, &inputs);
-        for stored in at.into_iter().chain(read).chain(products::recurrent(after, index, node)) {
+        let others = [products::recurrent(after, index, node), experts::stored(after, index, node)];
+        for stored in at.into_iter().chain(read).chain(others.into_iter().flatten()) {
             let stored = match stored {
                 Ok(stored) => stored,
                 Err((name, why)) => {
@@ -297,6 +300,11 @@ impl Stored {
                 let fits = [vec![scales.len()], vec![scales.len() / blocks.max(1), blocks]];
                 let fits = fits.contains(&self.scale_shape(after));
                 fits.then(|| cut.decode(&integers, &scales, zero_points.as_ref())).flatten()
+            }
+            Form::Experts { bits, block_size, depth } => {
+                let cut = Cut { bits, block_size, depth, signed: false };
+                let rows = experts::rows_of(&integers);
+                rows.and_then(|rows| cut.decode(&rows, &scales, zero_points.as_ref()))
             }
             Form::Codes(spec) => coded(spec, &integers, &scales),
             Form::Directions => {

@@ -99,7 +99,7 @@ pub(super) fn check(
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
             Form::Codes(spec) => spec.codebook.name().to_owned(),
-            Form::Blocks { .. } => decoded.qtype.name().to_owned(),
+            Form::Blocks { .. } | Form::Experts { .. } => decoded.qtype.name().to_owned(),
             _ => after
                 .constant(stored.integers)
                 .and_then(quantize_rs_onnx::TensorProto::dtype)

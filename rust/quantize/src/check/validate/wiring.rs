@@ -11,7 +11,7 @@ use super::replaced::REPLACED;
 use super::stored::{Stored, base_of};
 use super::{Check, Validation};
 use crate::graph::qlinear::qlinear_of;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Graph, Producer, ValueId, moe};
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -101,6 +101,8 @@ impl Walk<'_, '_> {
                     let (name, from, consumer) =
                         (step.name.clone(), step.from.clone(), step.consumer);
                     self.waiting.push(Step { there, here: step.here, name, from, consumer });
+                } else if moe::is_moe(was) && moe::is_qmoe(is) {
+                    self.experts(n, m);
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
                     self.replaced(n, step);
                 } else {

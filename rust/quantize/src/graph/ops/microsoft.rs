@@ -29,6 +29,21 @@ pub(super) const RULES: &[OpRule] = &[
         },
         ..in_float("Attention", &[Slot::Activation, MATRIX, Slot::Bias], 2)
     },
+    // A matrix for each expert, before and after the activation function, and of the gates.
+    in_float(
+        "MoE",
+        &[
+            Slot::Other,
+            Slot::Other,
+            Slot::Rows,
+            Slot::Bias,
+            Slot::Rows,
+            Slot::Bias,
+            Slot::Rows,
+            Slot::Bias,
+        ],
+        3,
+    ),
     // The tables of words, positions and segments. Segments may be left out, at input 1.
     in_float("EmbedLayerNormalization", &[Slot::Other, Slot::Other, TABLE, TABLE, TABLE], 1),
 ];

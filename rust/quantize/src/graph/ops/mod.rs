@@ -33,8 +33,8 @@ pub enum Slot {
         /// The axis of output channels of a weight of this rank; `None` if there is none.
         axis: fn(&NodeProto, usize) -> Option<usize>,
     },
-    /// The weight of a recurrent operator if it is constant: one matrix per direction, in which
-    /// each row is an output channel.
+    /// The weight of a recurrent operator or of experts if it is constant: one matrix per direction
+    /// or expert, in which each row is an output channel.
     Rows,
     /// A small tensor that scales channels. Quantized only with
     /// [`Placement::AllOps`](crate::Placement::AllOps).

@@ -84,7 +84,8 @@ fn product(
     if overflows(summed, &spec) {
         return None;
     }
-    Some(Form { spec, consumers: Consumers::All, format: Format::Dynamic, at_run_time })
+    let (consumers, format, matrix) = (Consumers::All, Format::Dynamic, None);
+    Some(Form { spec, consumers, format, matrix, at_run_time })
 }
 
 /// Whether a node is an `Attention` that `QAttention` can replace.
@@ -144,5 +145,5 @@ fn table(
     let symmetric = config.symmetric_weights(qtype, granularity) || by_row;
     let spec = QSpec::new(qtype, symmetric, granularity);
     let (consumers, format, at_run_time) = (Consumers::GatheredRows, Format::Qdq, Vec::new());
-    fits.then_some(Form { spec, consumers, format, at_run_time })
+    fits.then_some(Form { spec, consumers, format, matrix: None, at_run_time })
 }

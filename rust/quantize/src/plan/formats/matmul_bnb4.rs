@@ -29,7 +29,7 @@ pub(super) fn form(
     match spec(graph, constant, config, qtype) {
         Ok(spec) => {
             let (consumers, at_run_time) = (Consumers::All, Vec::new());
-            Ok(Some(Form { spec, consumers, format, at_run_time }))
+            Ok(Some(Form { spec, consumers, format, matrix: None, at_run_time }))
         }
         Err(why) => Err(KeepReason::NoForm { format, why }),
     }

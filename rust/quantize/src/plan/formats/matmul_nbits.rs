@@ -1,16 +1,16 @@
-//! Weights in blocks, for `MatMulNBits` and `GatherBlockQuantized`.
+//! Weights in blocks, for `MatMulNBits`, `GatherBlockQuantized` and `QMoE`.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{Form, is_function};
+use super::{Form, experts, is_function};
 use crate::graph::Graph;
 use crate::graph::uses::{Along, Constant, Multiplier, Use};
 use crate::plan::{Consumers, KeepReason};
 use crate::{Config, Format};
 
 /// Elements in a block, where no block size is set.
-const BLOCK_SIZE: usize = 32;
+pub(super) const BLOCK_SIZE: usize = 32;
 
 /// How a weight is stored: every consumer takes its blocks.
 ///
@@ -23,10 +23,14 @@ pub(super) fn form(
     qtype: QType,
 ) -> Result<Option<Form>, KeepReason> {
     let format = Format::MatMulNBits;
+    if experts::reads(graph, constant) {
+        let found = experts::form(graph, constant, config, qtype);
+        return found.map(Some).map_err(|why| KeepReason::NoForm { format, why });
+    }
     match spec(graph, constant, config, qtype) {
         Ok(spec) => {
             let (consumers, at_run_time) = (Consumers::All, Vec::new());
-            Ok(Some(Form { spec, consumers, format, at_run_time }))
+            Ok(Some(Form { spec, consumers, format, matrix: None, at_run_time }))
         }
         Err(why) => Err(KeepReason::NoForm { format, why }),
     }
@@ -131,7 +135,7 @@ fn other_way(node: &NodeProto) -> String {
 }
 
 /// The unsigned type of the same width.
-fn unsigned(qtype: QType) -> QType {
+pub(super) fn unsigned(qtype: QType) -> QType {
     match qtype {
         QType::Int2 => QType::UInt2,
         QType::Int4 => QType::UInt4,

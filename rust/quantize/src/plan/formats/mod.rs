@@ -1,6 +1,7 @@
 //! How an output format stores a weight, or why it cannot.
 
 mod dynamic;
+mod experts;
 mod fake_quant;
 mod lstm;
 mod matmul_bnb4;
@@ -18,6 +19,7 @@ use crate::graph::{Graph, ValueId};
 use crate::{Config, Format};
 
 pub(super) use dynamic::keep_attentions;
+pub(super) use experts::keep_single as keep_single_experts;
 pub(super) use lstm::decide as decide_lstms;
 
 pub(crate) use crate::graph::ops::MICROSOFT;
@@ -27,6 +29,8 @@ pub(super) struct Form {
     pub(super) spec: QSpec,
     pub(super) consumers: Consumers,
     pub(super) format: Format,
+    /// The shape of the matrix that it is stored as, if it is another.
+    pub(super) matrix: Option<[usize; 2]>,
     /// Values that are quantized at run time for it, and the labels of the nodes that need that.
     pub(super) at_run_time: Vec<(ValueId, String)>,
 }

@@ -11,6 +11,8 @@ pub(super) const ALL: &[ShapeRule] = &[
     one("BiasGelu", SAME, as_first),
     one("FastGelu", SAME, as_first),
     one("Gelu", SAME, as_first),
+    one("MoE", SAME, as_first),
+    one("QMoE", SAME, as_first),
     one("QuickGelu", SAME, as_first),
     one("RotaryEmbedding", SAME, as_first),
     one("QuantizeLinear", QUANTIZED, as_first),
