@@ -16,7 +16,7 @@ from onnx import numpy_helper
 import quantize_rs
 from quantize_rs import OptionError
 
-TARGETS = ["x86", "x86-avx2", "arm", "tensorrt", "openvino", "qnn", "generic"]
+TARGETS = ["x86", "x86-avx2", "arm", "web", "tensorrt", "openvino", "qnn", "generic"]
 
 # Minimum SQNR against the float model. Errors of 8 bits are amplified by normalizations, and matter
 # more where few numbers determine the result.
@@ -124,7 +124,7 @@ def test_every_rule_has_a_case() -> None:
 def test_types_that_a_target_does_not_take_are_refused() -> None:
     with pytest.raises(OptionError, match="activations is uint8, expected int8"):
         quantized("add", "tensorrt", activations="uint8")
-    with pytest.raises(OptionError, match="x86-avx2, arm, tensorrt"):
+    with pytest.raises(OptionError, match="x86-avx2, arm, web, tensorrt"):
         quantized("add", "x68")
 
 

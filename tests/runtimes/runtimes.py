@@ -46,6 +46,9 @@ loads. Weights in formats that do not load are written only for the targets `gen
 `tensorrt`, and so are activations of `float8e4m3fn` and `float8e5m2`. This page is written by
 `python tests/runtimes/runtimes.py --write`; a test compares it with ONNX Runtime.
 
+ONNX Runtime Web runs the same kernels in WebAssembly. WebGPU has others:
+[in a browser](choosing.md#in-a-browser).
+
 """
 
 

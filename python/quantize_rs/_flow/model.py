@@ -191,7 +191,7 @@ class Model:
             - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's
               `DynamicQuantizeLSTM`.
             - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
-              ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+              ``"arm"``, ``"web"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
             - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
               `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
             - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as

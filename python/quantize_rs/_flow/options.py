@@ -334,8 +334,8 @@ class QuantizeOptions:
     target : str | None
         The runtime that the model is made for. It decides which operators run in integers and of
         which types, and brings the zero points that the runtime needs. By default ONNX Runtime on a
-        current x86. One of ``"x86"``, ``"x86-avx2"``, ``"arm"``, ``"tensorrt"``, ``"openvino"``,
-        ``"qnn"``, ``"generic"``. Default: as x86.
+        current x86. One of ``"x86"``, ``"x86-avx2"``, ``"arm"``, ``"web"``, ``"tensorrt"``,
+        ``"openvino"``, ``"qnn"``, ``"generic"``. Default: as x86.
     dedicated_qdq_pairs : bool
         Give every operator that reads a quantized activation its own `QuantizeLinear` and
         `DequantizeLinear`, for compilers that expect this. Otherwise all of them read one pair,

@@ -152,7 +152,7 @@ def quantize(
           each channel. One of ``"int8"``, ``"int4"``.
         - `dynamic_lstm`: Quantize LSTMs dynamically too, as ONNX Runtime's `DynamicQuantizeLSTM`.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
-          ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+          ``"arm"``, ``"web"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
         - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as
           `onnxruntime.quantization` does (`X_scale`, `X_QuantizeLinear_Output`), for programs that
           look them up by name.
@@ -404,7 +404,7 @@ def quantize_with_calibration(
           data, the past and present of each `GroupQueryAttention` become integers with a scale for
           each channel. One of ``"int8"``, ``"int4"``.
         - `target`: The runtime that the model is made for. One of ``"x86"``, ``"x86-avx2"``,
-          ``"arm"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
+          ``"arm"``, ``"web"``, ``"tensorrt"``, ``"openvino"``, ``"qnn"``, ``"generic"``.
         - `dedicated_qdq_pairs`: Give every operator that reads a quantized activation its own
           `QuantizeLinear` and `DequantizeLinear`, for compilers that expect this.
         - `onnxruntime_names`: Name scales, zero points, integers and the nodes around them as

@@ -64,7 +64,8 @@ pub struct FormatRow {
 }
 
 /// Targets that have ONNX Runtime's own operators.
-pub(crate) const ONNX_RUNTIME: &[Target] = &[Target::X86, Target::X86Avx2, Target::Arm];
+pub(crate) const ONNX_RUNTIME: &[Target] =
+    &[Target::X86, Target::X86Avx2, Target::Arm, Target::Web];
 
 const ROWS: &[FormatRow] = &[
     FormatRow {
@@ -82,7 +83,7 @@ const ROWS: &[FormatRow] = &[
         name: "qoperator",
         about: "QLinearConv and similar operators, for runtimes that do not fuse qdq",
         weights: Some(&[QType::Int8, QType::UInt8]),
-        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Generic]),
+        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Web, Target::Generic]),
         blocks: None,
         calibrated: true,
         since: 10,
@@ -119,7 +120,7 @@ const ROWS: &[FormatRow] = &[
         name: "dynamic",
         about: "integer operators, with activations quantized at run time; needs no data",
         weights: Some(&[QType::Int8, QType::UInt8]),
-        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Generic]),
+        targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Web, Target::Generic]),
         blocks: None,
         calibrated: false,
         since: 11,

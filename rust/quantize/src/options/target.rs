@@ -28,6 +28,8 @@ pub enum Target {
     X86Avx2,
     /// ONNX Runtime on arm64.
     Arm,
+    /// ONNX Runtime Web, in a browser.
+    Web,
     /// NVIDIA `TensorRT`, explicit quantization.
     #[serde(rename = "tensorrt")]
     TensorRt,
@@ -121,7 +123,7 @@ const X86: Profile = Profile {
 };
 
 /// The rows, in the order of the variants.
-const TABLE: [Profile; 7] = [
+const TABLE: [Profile; 8] = [
     X86,
     Profile {
         target: Target::X86Avx2,
@@ -132,6 +134,16 @@ const TABLE: [Profile; 7] = [
         ..X86
     },
     Profile { target: Target::Arm, name: "arm", about: "ONNX Runtime on arm64", ..X86 },
+    // WebAssembly has the operators of a CPU, and adds products in 32 bits. WebGPU lists none on
+    // integers but blocks of weights and DequantizeLinear.
+    Profile {
+        target: Target::Web,
+        name: "web",
+        about: "ONNX Runtime Web: integers in WebAssembly, weights in blocks for WebGPU",
+        activations: ANY_8,
+        negative_scales: false,
+        ..X86
+    },
     Profile {
         target: Target::TensorRt,
         name: "tensorrt",
@@ -295,6 +307,6 @@ mod tests {
             assert_eq!(serde_json::to_value(target).unwrap(), target.name());
         }
         let error = "x68".parse::<Target>().unwrap_err().to_string();
-        assert!(error.contains("x86-avx2, arm, tensorrt"), "{error}");
+        assert!(error.contains("x86-avx2, arm, web, tensorrt"), "{error}");
     }
 }

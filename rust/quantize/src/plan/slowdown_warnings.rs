@@ -8,7 +8,7 @@ use super::{Consumers, Source};
 use crate::graph::uses::{Constant, Multiplier, Use};
 use crate::graph::{Graph, ValueId, moe};
 use crate::options::target::Placement;
-use crate::{Config, Format};
+use crate::{Config, Format, Target};
 
 /// The number of elements from which on dequantizing a weight takes noticeable time.
 const MIN_SLOW_ELEMENTS: usize = 1 << 16;
@@ -44,6 +44,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
         convolutions(graph, constants, decisions),
         dequantized(graph, constants, decisions, false),
         sequences(graph, decisions),
+        in_browsers(config, decisions),
         experts(graph, constants, decisions),
     ];
     Outcome::warn(found.into_iter().flatten())
@@ -93,6 +94,17 @@ fn dequantized(
              less time than that: leave them float with exclude where speed matters{way_out}",
             some(names)
         )
+    })
+}
+
+/// Operators on integers in a browser, which WebGPU does not list.
+fn in_browsers(config: &Config, decisions: &Decisions) -> Option<String> {
+    let dynamic = || decisions.all_quantized().any(|(_, plan)| plan.format == Format::Dynamic);
+    let integers = !decisions.on_integers.is_empty() || dynamic();
+    (config.target == Some(Target::Web) && integers).then(|| {
+        "operators on integers run in WebAssembly, and WebGPU has none: for WebGPU quantize \
+         weights alone, with output_format=\"matmul_nbits\", or convert the model to float16"
+            .to_owned()
     })
 }
 
