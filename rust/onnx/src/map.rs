@@ -154,14 +154,14 @@ fn require_file(metadata: &Metadata, path: &Path) -> Result<(), Error> {
 const MIN_PAGED_BYTES: usize = 512 << 10;
 
 /// The maximum total size of large buffers in memory.
-const MAX_RESIDENT_BYTES: usize = 160 << 20;
+const MAX_RESIDENT_BYTES: usize = 128 << 20;
 
 /// The total size of the large buffers in memory.
 static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zero-initialized memory for the elements of a tensor.
 ///
-/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 160 MiB of
+/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 128 MiB of
 /// them are in memory, further buffers are moved to unnamed temporary files when they are complete,
 /// so that the quantized model may be larger than the memory.
 ///
