@@ -73,7 +73,7 @@ impl Plan {
     ) -> Result<Quantized, QuantizeError> {
         while_unchanged(&[model], || {
             let rounded = ranges.filter(|ranges| ranges.moments.is_some()).map(|ranges| {
-                let control = Control { threads: 1, progress: &mut |_| true };
+                let control = Control { threads: usize::MAX, progress: &mut |_| true };
                 round_weights(model, self, ranges, None, control)
             });
             let rounded = rounded.transpose()?;

@@ -142,7 +142,7 @@ fn calibrated(
             let _span = Span::stage("round weights");
             let mut moments = moments.finish();
             let mut take = |at: usize| Ok(moments[at].take());
-            let with = (again, state);
+            let with = (again, state, usize::MAX);
             weights::round(model, plan, &mut ranges, &layers, &mut take, with, &mut control)?;
         }
         None if resume.is_some() => ranges.notes.push(NOTHING_TO_RESUME.to_owned()),

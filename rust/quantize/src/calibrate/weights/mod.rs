@@ -128,7 +128,7 @@ pub(crate) fn round(
     ranges: &mut Ranges,
     layers: &Layers,
     moments: &mut dyn FnMut(usize) -> Result<Option<InputMoments>, CalibrationError>,
-    (again, mut state): (Option<Again<'_>>, StateFile),
+    (again, mut state, cores): (Option<Again<'_>>, StateFile, usize),
     control: &mut Control<'_>,
 ) -> Result<(), QuantizeError> {
     let resolved = plan.resolve(model, Some(ranges))?;
@@ -179,7 +179,9 @@ pub(crate) fn round(
             let last = if layers.diagonal { last.min(Algorithm::Scales) } else { last };
             let one = Layer { task: &task, map: weight.map, spans, inputs, factors, last };
             let _span = Span::part("round", || weight.name.clone());
-            let round = || control.on_thread(work.progress(), |stop| one.round(stop))?;
+            let round = || {
+                control.on_thread(work.progress(), |stop| on_cores(cores, || one.round(stop)))?
+            };
             if let Some(rounded) = state.once(&weight.name, || one.key(), round)? {
                 found.insert(weight.name.clone(), rounded);
             }
@@ -203,6 +205,18 @@ pub(crate) fn round(
     control.go_on(work.progress())?;
     ranges.rounded = Arc::new(found);
     Ok(())
+}
+
+/// Runs work with at most this many threads for what it divides among them.
+fn on_cores<T: Send>(cores: usize, work: impl FnOnce() -> T + Send) -> T {
+    if cores >= rayon::current_num_threads() {
+        return work();
+    }
+    // Without a pool of its own it takes those of all.
+    match rayon::ThreadPoolBuilder::new().num_threads(cores).build() {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
 }
 
 /// The factor by which smoothing multiplied each input element of a weight; empty if the weight is

@@ -52,6 +52,8 @@ impl Stored<'_> {
 /// would have done. Returns the ranges with these weights, and without moments; ranges that hold
 /// none are returned as they are.
 ///
+/// `control` says how many threads round a weight.
+///
 /// With `only`, only weights of these names are rounded; the ranges of several such calls are put
 /// together by [`Ranges::with_rounded`].
 ///
@@ -91,7 +93,8 @@ pub fn round_weights(
         let state = StateFile::open(plan.config.resume_rounding.as_deref())?;
         let stored = Stored { moments, layers: &layers };
         let mut read = |at| stored.read(at);
-        round(model, plan, &mut found, &layers, &mut read, (None, state), &mut control)?;
+        let with = (None, state, control.threads);
+        round(model, plan, &mut found, &layers, &mut read, with, &mut control)?;
         Ok(found)
     })
 }
