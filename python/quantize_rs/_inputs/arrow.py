@@ -54,6 +54,9 @@ def rows(data: Path | Tabular, inputs: ModelInputs | None) -> Iterator[Row]:
         names = list(schema.names) if inputs is None else inputs.select(schema.names, place)
         position = 0
         for batch in batches:
+            if isinstance(data, Path):
+                # pyarrow reads offsets of damaged files unchecked, which can end the process.
+                batch.validate(full=True)
             for start in range(0, batch.num_rows, _STEP):
                 part = batch.slice(start, _STEP)
                 columns = {
@@ -180,7 +183,7 @@ def _readable(place: Path | str) -> Iterator[None]:
         yield
     except (FileNotFoundError, PermissionError, CalibrationError):
         raise
-    except (_arrow(place).ArrowException, OSError) as error:
+    except (_arrow(place).ArrowException, OSError, UnicodeError) as error:
         what = f"cannot be read, it is damaged or of another format: {error}; write it again"
         raise CalibrationError(f"{place} {what}", category="data") from error
 

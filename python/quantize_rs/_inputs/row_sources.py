@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import os
+import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,7 +200,7 @@ def _stored(path: str, inputs: ModelInputs) -> Rows:
             found = np.load(path, mmap_mode="r", allow_pickle=False)
             arrays = found if isinstance(found, np.lib.npyio.NpzFile) else {"": found}
             return _along_first_axis(arrays, path)
-        except (ValueError, EOFError) as error:
+        except (ValueError, EOFError, tokenize.TokenError) as error:
             what = f"{path} cannot be read: {error}; write it again with numpy"
             raise CalibrationError(what, value=path, category="data") from error
     return _as_fed(_core.Source.file(path), inputs, path)

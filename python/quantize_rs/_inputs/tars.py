@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import itertools
 import json
 import tarfile
@@ -13,9 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
 
-import numpy as np
-
 from ..errors import CalibrationError
+from .arrays import array_in
 from .encoded import IMAGE_SUFFIXES, Encoded, pixels
 from .images import ImageFolder
 from .rows import Row
@@ -25,6 +23,9 @@ _END = bytes(1024)
 
 # tarfile reads blocks of 10 KiB ahead.
 _KEPT = 1 << 15
+
+# Bytes of a file that is skipped that are read at a time.
+_STEP = 1 << 20
 
 
 def rows(path: Path, *, options: ImageFolder | None) -> Iterator[Row]:
@@ -52,13 +53,19 @@ def _files(archive: tarfile.TarFile, path: Path) -> Iterator[tuple[str, str, byt
     for member in archive:
         archive.members = []  # type: ignore[attr-defined] # all of them would be kept
         name = PurePosixPath(member.name)
-        if name.name.startswith(".") or member.isdir():
+        hidden = name.name.startswith(".")
+        if member.isdir() or (hidden and (member.issym() or member.islnk())):
             continue
-        if not member.isfile():
-            what = f"is a link or a device, expected a file: write it as one ({path})"
+        if not member.isfile() or member.issparse():
+            what = f"is a link or a device, or has holes, expected a file: write it as one ({path})"
             raise CalibrationError(f"{member.name} {what}", value=member.name, category="data")
         stem, _, ending = name.name.partition(".")
         file = archive.extractfile(member)
+        if hidden:
+            # tarfile itself would step on, in an archive that claims it is longer than it is.
+            while file is not None and file.read(_STEP):
+                pass
+            continue
         yield str(name.with_name(stem)), ending, b"" if file is None else file.read()
 
 
@@ -73,7 +80,7 @@ def _decoded(ending: str, data: bytes, place: str, options: ImageFolder | None) 
     try:
         match suffix:
             case ".npy":
-                return {name: np.load(io.BytesIO(data), allow_pickle=False)}
+                return {name: array_in(data)}
             case ".json":
                 found = json.loads(data)
                 return found if isinstance(found, dict) else {name or kind: found}

@@ -10,6 +10,9 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 Builder = Callable[[], bytes]
 
+# Formats of samples, by the endings of their files.
+SAMPLES = ("npy", "tar", "arrow")
+
 
 @dataclass(frozen=True)
 class Attack:
@@ -26,11 +29,17 @@ class Attack:
 
     @property
     def file(self) -> str:
-        return f"{self.name}.npy" if self.calibrates else f"{self.name}.onnx"
+        return f"{self.name}.{self.kind}"
+
+    @property
+    def kind(self) -> str:
+        """The ending of its file, with which the names of sample files begin."""
+        start = self.name.partition("_")[0]
+        return start if start in SAMPLES else "onnx"
 
     @property
     def calibrates(self) -> bool:
-        return self.name.startswith("npy_")
+        return self.kind in SAMPLES
 
 
 ATTACKS: dict[str, Attack] = {}

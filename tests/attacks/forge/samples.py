@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
+import tarfile
+import zlib
 
 import numpy as np
 
@@ -179,3 +182,46 @@ def npy_not_npy() -> bytes:
 def npy_no_bytes() -> bytes:
     """An empty file."""
     return b""
+
+
+# --- files that are read in Python ---
+
+
+def _tar(name: str, content: bytes, size: int | None = None) -> bytes:
+    """An archive with one file, whose header may claim another length."""
+    info = tarfile.TarInfo(name)
+    info.size = len(content) if size is None else size
+    held = content + bytes(-len(content) % 512)
+    return info.tobuf(tarfile.USTAR_FORMAT) + held + bytes(1024)
+
+
+@attack("CalibrationError", "0.npy cannot be read as .npy")
+def tar_npy_header_does_not_end() -> bytes:
+    """An array whose header opens a bracket and ends."""
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 8, 8), ".ljust(117) + "\n"
+    array = MAGIC + b"\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+    return _tar("0.npy", array + bytes(256))
+
+
+@attack("CalibrationError", "0.npy cannot be read as .npy")
+def tar_npy_claims_4_gb() -> bytes:
+    """An array of 64 numbers whose header claims four gigabytes."""
+    return _tar("0.npy", _headed("(1, 1, 32768, 32768)", bytes(256)))
+
+
+@attack("CalibrationError", "is not a complete archive")
+def tar_hidden_claims_8_gb() -> bytes:
+    """A hidden file, which is skipped, that claims all that its header can say."""
+    return _tar(".a", b"", size=(1 << 33) - 1)
+
+
+@attack("CalibrationError", "is damaged")
+def arrow_offset_out_of_bounds() -> bytes:
+    """A stream with a list that ends behind the numbers that there are."""
+    # One column `image` with [[1, 2], [3]], written by pyarrow; the second offset was 2.
+    text = (
+        b"c-nPOyA8rH6uiVvh>!~x7D_=u$rfY~8j1*|NXGz-!w8JQM$XwB3bNqIe)m4-^LsJI_yFLMYzv1L4LU}&$}$JD"
+        b"j^4_%EPU}TGZz>izIsRAhIg7T*D=>^?s)`iwAf@-uRkl3aIg0ePPcIexryJtdD-*J_#_5#9d?@7WmOo9Uh_aZ"
+        b"_3T*fbk?plR<rnTPUwreFZz&XUGU6r*<r2UPbudaKKmtH08}Lz+W"
+    )
+    return zlib.decompress(base64.b85decode(text))
