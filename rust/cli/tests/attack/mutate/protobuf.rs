@@ -1,20 +1,7 @@
 //! Changes a model without knowing what its fields mean: the tree of protobuf fields, whose lengths
 //! stay right, so that a change reaches the code behind the parser.
 
-/// A linear congruential generator, so that an input can be made again from its number.
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        let (factor, step) = (6_364_136_223_846_793_005, 1_442_695_040_888_963_407);
-        self.0 = self.0.wrapping_mul(factor).wrapping_add(step);
-        self.0 >> 20
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next()).unwrap_or(0) % end.max(1)
-    }
-}
+use crate::random::Random;
 
 /// A field of a message: its number and wire type, and what it holds.
 #[derive(Clone, Debug)]
@@ -117,10 +104,6 @@ fn written(fields: &[Field], into: &mut Vec<u8>) {
     }
 }
 
-/// Numbers at which arithmetic ends.
-const EDGES: [u64; 12] =
-    [0, 1, 2, 3, 16, 127, 255, 1 << 31, 1 << 32, (1 << 62) + 1, u64::MAX, 1 << 63];
-
 /// A message anywhere in the tree, chosen at random.
 fn somewhere<'t>(fields: &'t mut Vec<Field>, random: &mut Random) -> &'t mut Vec<Field> {
     let inner: Vec<usize> = (0..fields.len())
@@ -136,17 +119,16 @@ fn somewhere<'t>(fields: &'t mut Vec<Field>, random: &mut Random) -> &'t mut Vec
     }
 }
 
-#[allow(clippy::cast_possible_truncation)] // a random byte
 fn change(value: &mut Value, random: &mut Random) {
     match value {
         Value::Varint(number) => {
             *number = match random.below(3) {
-                0 => EDGES[random.below(EDGES.len())],
+                0 => random.edge(),
                 1 => number.wrapping_add(random.next() % 5).wrapping_sub(2),
                 _ => random.next() % 64,
             };
         }
-        Value::Fixed64(bytes) => bytes[random.below(8)] = random.next() as u8,
+        Value::Fixed64(bytes) => bytes[random.below(8)] = random.byte(),
         Value::Fixed32(bytes) => {
             let special = [f32::NAN, f32::INFINITY, 0.0, -0.0, f32::MIN_POSITIVE, f32::MAX, 1e-42];
             *bytes = special[random.below(special.len())].to_le_bytes();
@@ -154,11 +136,11 @@ fn change(value: &mut Value, random: &mut Random) {
         Value::Bytes(bytes) => match random.below(4) {
             0 => bytes.clear(),
             1 => bytes.truncate(random.below(bytes.len())),
-            2 => bytes.push(random.next() as u8),
+            2 => bytes.push(random.byte()),
             _ if bytes.is_empty() => {}
             _ => {
                 let at = random.below(bytes.len());
-                bytes[at] = random.next() as u8;
+                bytes[at] = random.byte();
             }
         },
         Value::Message(fields) if fields.is_empty() => {}
@@ -198,7 +180,6 @@ fn mutate_once(fields: &mut Vec<Field>, other: &[Field], random: &mut Random) {
 }
 
 /// A model like `seed` with some of its fields changed, or replaced by those of `other`.
-#[allow(clippy::cast_possible_truncation)] // a random byte
 pub(crate) fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(seed.len() + 64);
     match (parse(seed, DEEPEST), parse(other, DEEPEST)) {
@@ -216,10 +197,76 @@ pub(crate) fn mutated(seed: &[u8], other: &[u8], random: &mut Random) -> Vec<u8>
             for _ in 0..=random.below(3) {
                 let at = random.below(bytes.len());
                 if let Some(byte) = bytes.get_mut(at) {
-                    *byte = random.next() as u8;
+                    *byte = random.byte();
                 }
             }
         }
     }
     bytes
+}
+
+/// Puts other places and lengths into the external data of a model; `None` if it has none.
+pub(crate) fn with_other_places(model: &[u8], random: &mut Random) -> Option<Vec<u8>> {
+    let mut fields = parse(model, DEEPEST)?;
+    let mut places = Vec::new();
+    entries(&mut fields, &mut places);
+    for _ in 0..=random.below(2) {
+        let at = random.below(places.len());
+        *places.get_mut(at)?.1 = place(places[at].0, random);
+    }
+    let mut bytes = Vec::new();
+    written(&fields, &mut bytes);
+    Some(bytes)
+}
+
+/// What an entry of external data says.
+#[derive(Clone, Copy)]
+enum Says {
+    Location,
+    Number,
+}
+
+/// The entries of external data: what they say, and their bytes.
+fn entries<'t>(fields: &'t mut [Field], into: &mut Vec<(Says, &'t mut Vec<u8>)>) {
+    let says = match fields.first().map(|field| &field.value) {
+        Some(Value::Bytes(key)) if key == b"location" => Some(Says::Location),
+        Some(Value::Bytes(key)) if key == b"offset" || key == b"length" => Some(Says::Number),
+        _ => None,
+    };
+    for field in fields {
+        match (&mut field.value, says) {
+            (Value::Bytes(bytes), Some(says)) if field.number == 2 => into.push((says, bytes)),
+            (Value::Message(inner), _) => entries(inner, into),
+            _ => {}
+        }
+    }
+}
+
+fn place(says: Says, random: &mut Random) -> Vec<u8> {
+    let locations = [
+        "..",
+        ".",
+        "",
+        "/etc/hostname",
+        "../a",
+        "a/../../b",
+        "m.data",
+        "./m.data",
+        "folder",
+        "link",
+        "m.data/",
+        "a\0b",
+        "m.onnx",
+        "\u{e9}",
+    ];
+    match says {
+        Says::Location => random.of_all(&locations).as_bytes().to_vec(),
+        Says::Number => match random.below(4) {
+            0 => random.edge().to_string(),
+            1 => (random.next() % 5000).to_string(),
+            2 => format!("-{}", random.next() % 9),
+            _ => (*random.of_all(&["", "x", "1e3", " 4", "+4", "0x4", "4096"])).to_owned(),
+        }
+        .into_bytes(),
+    }
 }
