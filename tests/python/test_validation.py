@@ -177,6 +177,19 @@ def test_another_tools_file_is_understood(digits: Path, images: Path) -> None:
     assert min(weight.error.sqnr_db for weight in found.weights) > 35
 
 
+@pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
+def test_equalized_operators_on_integers_pass(output_format: str) -> None:
+    model = (oracle.MODELS / "conv_depthwise.onnx").read_bytes()
+    samples = np.random.default_rng(0).normal(size=(16, 1, 3, 12, 12)).astype(np.float32)
+    made = quantize_rs.quantize_with_calibration(
+        model, None, [{"x": x} for x in samples], output_format=output_format, allow_larger=True
+    )
+    assert "equalize" in [step.name for step in made.steps]
+    assert made.model is not None
+    found = validate(model, made.model)
+    assert found.passed, found
+
+
 def test_passes_may_be_said() -> None:
     model = oracle.model("conv_bn_relu")
     folded = quantize_rs.quantize(model, None).model

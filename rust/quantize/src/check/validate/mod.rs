@@ -169,12 +169,13 @@ pub fn validate(
                 .node
                 .iter()
                 .any(|node| node.output.iter().any(|name| name.contains(transform::EQUALIZED)));
-            let planning = |integers: bool| {
+            let planning_with = |integers: bool, equalized: bool| {
                 let mut passes = transform::planning(integers);
                 passes.retain(|pass| negated || pass.stage != PassStage::Floats);
                 passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
                 passes
             };
+            let planning = |integers: bool| planning_with(integers, equalized);
             let mut candidates = Vec::new();
             let attention = original.graph().node.iter().any(|node| is_attention(node));
             for attention in if attention { vec![false, true] } else { vec![false] } {
@@ -183,8 +184,12 @@ pub fn validate(
                     candidates.extend([(planning(true), purpose), (planning(false), purpose)]);
                 }
             }
-            let plain = Purpose::Planning { per_tensor: false, attention: false };
+            let [plain, tensors] =
+                [false, true].map(|per_tensor| Purpose::Planning { per_tensor, attention: false });
             candidates.extend([(widening, plain), (Vec::new(), plain)]);
+            // Operators on integers read no value with the name that tells.
+            let both = [plain, tensors].map(|purpose| (planning_with(true, true), purpose));
+            candidates.extend(both);
             candidates
         };
         // Counts of weights without an original, problems, and constants that were not compared. A
