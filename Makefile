@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -77,12 +77,29 @@ wild: $(VENV)/demo-ready
 conformance: $(VENV)/demo-ready
 	$(BIN)/python bench/conformance.py --costs --write $(if $(MODELS),--models $(MODELS)) $(ARGS)
 
-# Quantizes N mutated models, and kills a process that saves KILLS times.
+# Runs N mutated inputs of all targets, or of those that TARGET names (SECURITY.md has them), FILES
+# of each format that is read in Python, and RESULTS models whose results run in ONNX Runtime; then
+# kills a process that saves KILLS times.
 N ?= 1000000
+FILES ?= 2000
+RESULTS ?= 500
 KILLS ?= 200
-attack:
-	N=$(N) cargo test --release -p quantize-rs --test attack --locked -- --ignored --nocapture
+THREADS ?= 2
+SEEDS := target/attack-seeds
+attack: $(VENV)/demo-ready $(SEEDS)/made
+	N=$(N) THREADS=$(THREADS) SEEDS=$(CURDIR)/$(SEEDS) cargo test --profile attack -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
+	$(BIN)/python tests/attacks/readers.py --count $(FILES)
+	$(BIN)/python tests/attacks/results.py --count $(RESULTS)
 	KILLS=$(KILLS) cargo test -p quantize-rs-onnx --test killed --locked -- --nocapture
+
+# The models of the tests of onnx, as further seeds.
+$(SEEDS)/made: $(VENV)/created
+	$(BIN)/python tests/attacks/node_models.py $(SEEDS)
+	touch $@
+
+# The wheel as it is published: size, bill of materials, and whether it works beside numpy alone.
+wheel: $(VENV)/demo-ready
+	$(BIN)/python tools/check_wheel.py dist/*.whl
 
 # Writes the fixtures anew, byte for byte what is checked in.
 fixtures: $(VENV)/created
