@@ -82,6 +82,17 @@ def test_weights_are_rounded_by_the_workers(
     assert any("the workers had no folder for second moments" in note for note in found.notes)
 
 
+def test_what_rounding_by_workers_cannot_do_is_refused(tmp_path: Path) -> None:
+    plan = quantize_rs.open(DIGITS.model).plan(bits=4, resume_rounding=str(tmp_path / "state"))
+    with pytest.raises(OptionError, match="resume_rounding: workers round at the same time"):
+        distributed.calibrate(plan, IMAGES, 2)
+    plan = quantize_rs.open(DIGITS.model).plan(bits=4)
+    with pytest.raises(OptionError, match="moments is '.*none', expected a folder"):
+        distributed.calibrate(plan, IMAGES, 2, moments=tmp_path / "none")
+    with pytest.raises(OptionError, match="moments is '.*none', expected a folder"):
+        distributed.split(plan, IMAGES, 2, moments=tmp_path / "none")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="no signals")
 def test_the_weights_of_a_dead_worker_are_rounded_again(
     processes: Processes, tmp_path: Path

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +121,7 @@ def test_what_merged_ranges_cannot_do_is_said() -> None:
     as_json = Ranges(quantize_rs._core.Ranges.from_json(second.to_json()))
     for merged in (first.merge(as_json), as_json.merge(first)):
         notes = plan.apply(merged).report.notes
-        assert any("merged ranges do not hold what rounding" in note for note in notes)
+        assert any("not all merged ranges hold second moments" in note for note in notes)
     assert any("JSON does not hold second moments" in note for note in as_json.notes)
 
 
@@ -136,7 +138,6 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     parts(plan, 1)[0].save(path)
     whole = path.read_bytes()
     chosen = random.Random(5)
-    header = int.from_bytes(whole[:8], "little")
     refused = 0
     for attempt in range(400):
         damaged = bytearray(whole)
@@ -153,6 +154,22 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
             refused += 1
             assert str(path) in str(error)
     assert refused > 200
+    # The parts of a merge are checked, too.
+    first, second = parts(plan, 2)
+    second.save(tmp_path / "second")
+    first.save(path)
+    whole = path.read_bytes()
+    for _ in range(100):
+        damaged = bytearray(whole)
+        damaged[chosen.randrange(len(whole) - 900, len(whole))] = chosen.randrange(256)
+        path.write_bytes(damaged)
+        try:
+            merged = Ranges.merge([Ranges.load(path), Ranges.load(tmp_path / "second")])
+            merged.save(tmp_path / "merged")
+        except CalibrationError:
+            refused += 1
+    path.write_bytes(whole)
+    header = int.from_bytes(whole[:8], "little")
     sizes = json.loads(whole[8 : 8 + header])
     assert {"ranges.json", "moments.json"} < sizes.keys(), "other tools can read it"
     with pytest.raises(FileNotFoundError):
@@ -160,6 +177,43 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path.write_bytes(b"\0" * 100)
     with pytest.raises(CalibrationError, match="not a ranges file"):
         Ranges.load(path)
+
+
+def test_a_file_that_is_overwritten_is_refused(tmp_path: Path) -> None:
+    plan = planned(bits=4, weight_algorithm="scales")
+    first, second = parts(plan, 2)
+    first.save(tmp_path / "part")
+    second.save(tmp_path / "other")
+    loaded = Ranges.load(tmp_path / "part")
+    shutil.copyfile(tmp_path / "other", tmp_path / "part")
+    with pytest.raises(CalibrationError, match="was changed since it was loaded: load it again"):
+        plan.apply(loaded.merge(second))
+
+
+def test_merged_ranges_rank_layers_as_those_of_one_calibration() -> None:
+    plan = planned(bits=4)
+    whole = plan.calibrate(IMAGES, engine="tract")
+    merged = Ranges.merge(parts(plan, 2))
+    with ThreadPoolExecutor(2) as executor:
+        found = [
+            quantize_rs.sensitivity(plan, IMAGES[:12], ranges=whole, engine="tract"),
+            quantize_rs.sensitivity(plan, IMAGES[:12], ranges=merged, engine="tract"),
+            quantize_rs.distributed.sensitivity(
+                plan, IMAGES[:12], executor, ranges=merged, engine="tract"
+            ),
+        ]
+    assert found[0].layers == found[1].layers == found[2].layers
+    nearest = quantize_rs.sensitivity(planned(bits=4), IMAGES[:12], engine="tract")
+    assert found[0].layers != nearest.layers, "rounding with samples makes a difference"
+
+
+def test_a_number_of_shards_that_cannot_be_is_refused_at_once() -> None:
+    plan = planned(activations="uint8")
+    text = json.loads(parts(plan, 2)[0].to_json())
+    text["shards"] = [{"index": 1, "count": 2**40}]
+    ranges = Ranges(quantize_rs._core.Ranges.from_json(json.dumps(text)))
+    with pytest.raises(CalibrationError, match=r"lack shard 2/1099511627776, .*and \d+ more"):
+        plan.apply(ranges)
 
 
 def test_a_file_that_is_removed_keeps_serving(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ TARGETS: dict[str, tuple[str, bool]] = {
     "x86": ("uint8", False),
     "x86-avx2": ("uint8", False),
     "arm": ("uint8", False),
+    "web": ("uint8", False),
     "tensorrt": ("int8", True),
     "openvino": ("uint8", False),
     "qnn": ("uint8", False),

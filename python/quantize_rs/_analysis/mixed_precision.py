@@ -142,9 +142,9 @@ def mixed_precision(
     }
     found = resolve("mixed_precision", parameters, None, {})
     options = option_dict(found, bits=8, with_activations=activations is not None)
-    if activations is not None:
-        check.reject_unused("with activations", bits=tuple(bits) != _BITS)
     widths = check.listed("bits", bits, "numbers")
+    if activations is not None:
+        check.reject_unused("with activations", bits=tuple(widths) != _BITS)
     goal = (target_size, min_sqnr, [check.bits("bits", width) for width in widths])
     if metric is None:
         unused = {"labels": labels is not None, "scores": scores is not None}

@@ -109,6 +109,9 @@ def calibrate(
     200
     """
     repeats = check.count("retries", retries)
+    if plan._origin[1].get("resume_rounding") is not None:
+        what = "resume_rounding: workers round at the same time and cannot share its file: omit it"
+        raise OptionError(what, option="resume_rounding")
     with opened(executor) as pool, _folder(plan, pool, moments) as folder:
         workers = worker_count(pool)
         count = workers if shards is None else shards
@@ -119,13 +122,13 @@ def calibrate(
         groups = min(workers, work)
         with shown(progress, "calibrating", "parts") as call:
             progressed = Counted(call, len(parts) + groups)
-            found = Calls(pool, repeats, progressed).results(parts)
-            filled = [part for part in found if isinstance(part, str)]
+            returned = Calls(pool, repeats, progressed).results(parts)
+            filled = [part for part in returned if isinstance(part, str)]
             while 0 < len(filled) < len(parts):  # fewer samples than parts
                 parts = split(plan, samples, len(filled), **options)
-                found = Calls(pool, repeats, None).results(parts)
-                filled = [part for part in found if isinstance(part, str)]
-            for none in found:
+                returned = Calls(pool, repeats, None).results(parts)
+                filled = [part for part in returned if isinstance(part, str)]
+            for none in returned:
                 if isinstance(none, Exception):
                     raise none
             ranges = merge(filled)
@@ -135,7 +138,9 @@ def calibrate(
                 solves(plan, parts[0], filled, groups)
             )
         rounded = [_core.Ranges.from_json(text) for text in solved if isinstance(text, str)]
-        return Ranges(ranges._ranges.with_rounded(rounded))
+        found = Ranges(ranges._ranges.with_rounded(rounded))
+        del ranges  # which has the files open, and so keeps a folder of some file systems
+        return found
 
 
 @contextlib.contextmanager
@@ -147,9 +152,14 @@ def _folder(
     if (given is None and not local) or not plan._plan.rounding_work():
         yield None
         return
+    if given is not None and not os.path.isdir(given):
+        what = f"moments is {os.fspath(given)!r}, expected a folder"
+        raise OptionError(what, option="moments")
     with tempfile.TemporaryDirectory(
         prefix="quantize-rs-", dir=given, ignore_cleanup_errors=True
     ) as folder:
+        if given is not None:  # workers may be other users
+            os.chmod(folder, os.stat(given).st_mode & 0o777)
         yield folder
 
 

@@ -9,6 +9,7 @@ from .. import _core
 from .._analysis.sensitivity import own_metric
 from .._flow.plan import Plan
 from .._inputs.progress import Callback, shown
+from .._inputs.run import Run
 from .._inputs.samples import CalibrationData
 from .._options import check
 from .._results.build import result
@@ -84,6 +85,9 @@ def sensitivity(
     """
     repeats = check.count("retries", retries)
     own = own_metric(metric, labels, scores)
+    if ranges is not None and ranges._ranges.has_moments:  # once, and not by every worker
+        with Run("auto", None, threads, None).session() as run:
+            ranges = Ranges(plan._plan.round(ranges._ranges, run))
     known = None if ranges is None else ranges.to_json()
     with opened(executor) as pool, shown(progress, "analyzing layers", "groups") as call:
         count = worker_count(pool)

@@ -158,6 +158,9 @@ def split(
         check.optional_count("threads", threads, least=1),
         None if moments is None else str(Path(moments).absolute()),
     )
+    if moments is not None and not Path(moments).is_dir():
+        what = f"moments is {os.fspath(moments)!r}, expected a folder"
+        raise OptionError(what, option="moments")
     sent = _pickled(job, f"samples of type {type(job.samples).__name__}")
     count = check.count("shards", shards, least=1)
     return [Shard(index, count, sent) for index in range(1, count + 1)]
@@ -257,6 +260,8 @@ def merge(parts: Iterable[str]) -> Ranges:
     ------
     CalibrationError
         A part is missing or doubled, or is of another model, plan, method or engine.
+    FileNotFoundError, PermissionError, OSError
+        The file of a part cannot be read.
     """
     return Ranges(_core.Ranges.merge_all([_read(part) for part in parts]))
 

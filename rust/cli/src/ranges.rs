@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
-use quantize_rs::{Model, QuantizeErrorKind, Ranges, tensorrt};
+use quantize_rs::{Model, Ranges, tensorrt};
 
 use crate::console::Console;
 use crate::failure::{Failure, said};
@@ -78,10 +78,7 @@ pub(crate) fn run(command: &RangesCommand, console: &mut Console<'_>) -> Result<
 
 /// The ranges in a file.
 pub(crate) fn read(path: &Path) -> Result<Ranges, Failure> {
-    Ranges::load(path).map_err(|error| match error.kind() {
-        QuantizeErrorKind::Model(_) => Failure::from(error),
-        _ => Failure::from(error).while_doing(&path.display().to_string()),
-    })
+    Ok(Ranges::load(path)?)
 }
 
 fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> {

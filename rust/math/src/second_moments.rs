@@ -22,6 +22,9 @@ const MAX_SAMPLES: u64 = 1 << (52 - DIGITS);
 /// The largest sum: integers up to it are exact in f64.
 const MAX_SUM: f64 = (1_u64 << 53) as f64;
 
+/// More rows than any samples have, so that sums of them do not overflow.
+const MAX_ROWS: u64 = 1 << 48;
+
 /// The largest exponent of a unit, of any sign: squares of f32 have at most 256.
 const MAX_LEVEL: u32 = 1 << 9;
 
@@ -129,13 +132,17 @@ impl SecondMoments {
         levels: impl IntoIterator<Item = (i32, Vec<f64>)>,
     ) -> Option<SecondMoments> {
         (self.rows, self.samples) = (rows, samples);
-        self.levels = levels.into_iter().collect();
+        let mut twice = false;
+        for (level, sums) in levels {
+            twice |= self.levels.insert(level, sums).is_some();
+        }
         let entries = if self.diagonal_only { self.size } else { triangle(self.size) };
         let whole = |sum: &f64| sum.abs() <= MAX_SUM && sum.fract() == 0.0;
         let known = self.levels.iter().all(|(level, sums)| {
             level.unsigned_abs() <= MAX_LEVEL && sums.len() == entries && sums.iter().all(whole)
         });
-        (known && samples <= MAX_SAMPLES && samples <= rows).then_some(self)
+        (known && !twice && samples <= MAX_SAMPLES && samples <= rows && rows <= MAX_ROWS)
+            .then_some(self)
     }
 
     /// Adds the rows of one sample: `rows` × [`size`](Self::size) finite floats in C order.
@@ -402,6 +409,8 @@ mod tests {
         assert_eq!(again(7, 2, &levels), Some(moments));
         assert_eq!(again(1, 2, &levels), None);
         assert_eq!(again(1 << 20, MAX_SAMPLES + 1, &levels), None);
+        assert_eq!(again(u64::MAX, 2, &levels), None);
+        assert_eq!(again(7, 2, &[levels[0].clone(), levels[0].clone()]), None);
         assert_eq!(again(7, 2, &[(i32::MIN, levels[0].1.clone())]), None);
         assert_eq!(again(7, 2, &[(0, levels[0].1[1..].to_vec())]), None);
         for wrong in [f64::NAN, f64::INFINITY, 0.5, 2.0 * MAX_SUM] {

@@ -161,9 +161,9 @@ static RESIDENT_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Zero-initialized memory for the elements of a tensor.
 ///
-/// Large buffers use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 128 MiB of
-/// them are in memory, further buffers are moved to unnamed temporary files when they are complete,
-/// so that the quantized model may be larger than the memory.
+/// Buffers from 2 MiB on use huge pages: 16 MB then cause 8 page faults instead of 4096. Once 128
+/// MiB of them are in memory, further buffers are moved to unnamed temporary files when they are
+/// complete, so that the quantized model may be larger than the memory.
 ///
 /// ```
 /// use quantize_rs_onnx::Buffer;

@@ -41,6 +41,7 @@ impl Ranges {
     pub fn load(path: impl AsRef<Path>) -> Result<Ranges, QuantizeError> {
         let path = path.as_ref();
         let failed = |cause| quantize_rs_onnx::Error::io(cause, path);
+        let in_file = |error: CalibrationError| error.in_file(path.display().to_string());
         let mut file = File::open(path).map_err(failed)?;
         let mut first = Vec::new();
         file.by_ref().take(MomentsFile::MARK).read_to_end(&mut first).map_err(failed)?;
@@ -48,9 +49,8 @@ impl Ranges {
         if !MomentsFile::is_begun_by(&first) {
             let mut bytes = Vec::new();
             file.read_to_end(&mut bytes).map_err(failed)?;
-            return Ok(Ranges::from_json(&String::from_utf8_lossy(&bytes))?);
+            return Ok(Ranges::from_json(&String::from_utf8_lossy(&bytes)).map_err(in_file)?);
         }
-        let in_file = |error: CalibrationError| error.in_file(path.display().to_string());
         let (file, text) = match MomentsFile::open(file, path) {
             Ok(opened) => opened,
             Err(OpenError::Io(cause)) if cause.kind() != io::ErrorKind::UnexpectedEof => {

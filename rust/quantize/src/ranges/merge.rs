@@ -5,13 +5,17 @@ use std::sync::Arc;
 
 use quantize_rs_math::QSpec;
 
-use super::{Ranges, SEPARATOR};
+use super::Ranges;
+use super::moments::value_of;
 use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
 /// The note of merged ranges.
-const NOT_ROUNDED: &str = "weights are rounded without samples: merged ranges do not hold what \
-    rounding with samples needs";
+const NOT_ROUNDED: &str = "weights are rounded without samples: not all merged ranges hold second \
+    moments, which those of shards do, and their saved files";
+
+/// The number of missing shards that an error names.
+const SHOWN: usize = 8;
 
 impl Ranges {
     /// Merges the ranges of two calibrations. The result is exactly that of one calibration with
@@ -87,11 +91,18 @@ impl Ranges {
     /// Rejects ranges of some shards alone.
     pub(crate) fn check_complete(&self) -> Result<(), CalibrationError> {
         let Some(Shard { count, .. }) = self.shards.first() else { return Ok(()) };
-        let here: Vec<usize> = self.shards.iter().map(|shard| shard.index).collect();
-        let missing: Vec<String> = (1..=*count)
-            .filter(|index| !here.contains(index))
+        let lacks = |index: &usize| !self.shards.iter().any(|shard| shard.index == *index);
+        // As many as there are shards cannot be missing before the first that is shown.
+        let mut missing: Vec<String> = (1..=*count)
+            .filter(lacks)
+            .take(SHOWN + 1)
             .map(|index| format!("{index}/{count}"))
             .collect();
+        if missing.len() > SHOWN {
+            missing.truncate(SHOWN);
+            let more = count.saturating_sub(self.shards.len()).saturating_sub(SHOWN);
+            missing.push(format!("and {more} more"));
+        }
         let what = format!("these ranges lack shard {}: merge all of them", missing.join(", "));
         Err(CalibrationError::data(what))
     }
@@ -132,7 +143,7 @@ impl Ranges {
             return differs(format!(
                 "only one of these ranges has second moments of `{}`: they come from different \
                  plans",
-                name.split(SEPARATOR).next().unwrap_or_default()
+                value_of(name)
             ));
         }
         if self.engine != other.engine {

@@ -41,7 +41,7 @@ impl InputMoments {
 
     /// Whether these are moments of inputs with this many groups, and spans of these lengths.
     pub(crate) fn is_of(&self, groups: usize, spans: &[usize], diagonal: bool) -> bool {
-        let depth: usize = spans.iter().sum();
+        let depth = spans.iter().copied().fold(0, usize::saturating_add);
         let fits = |(moments, span): (&SecondMoments, &usize)| {
             moments.size() == *span && moments.is_diagonal() == diagonal
         };
@@ -129,19 +129,25 @@ impl Moments {
             let Some(found) = found else { return Ok(None) };
             match &mut all {
                 None => all = Some(found),
-                Some(all) if all.is_like(&found) => {
+                Some(all) if all.is_like(&found) && found.is_like(all) => {
                     if all.merge(&found).is_err() {
                         return Ok(None);
                     }
                 }
                 Some(_) => {
-                    let what = "its second moments have different forms in these ranges";
-                    return Err(CalibrationError::data(what).at_value(name));
+                    let what = "its second moments have different forms in these ranges: \
+                                calibrate all parts again";
+                    return Err(CalibrationError::data(what).at_value(value_of(name)));
                 }
             }
         }
         Ok(all)
     }
+}
+
+/// The name of the value that an input is.
+pub(super) fn value_of(input: &str) -> &str {
+    input.split(SEPARATOR).next().unwrap_or_default()
 }
 
 impl InputMoments {

@@ -6,12 +6,13 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
+use std::time::SystemTime;
 
 use quantize_rs_math::SecondMoments;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Serialize};
 
-use super::moments::{InputMoments, Moments};
+use super::moments::{InputMoments, Moments, value_of};
 use crate::CalibrationError;
 
 /// The tensors that hold JSON.
@@ -101,6 +102,8 @@ impl Input {
 pub(super) struct MomentsFile {
     path: PathBuf,
     file: Mutex<File>,
+    /// Its length and the time of its last change when it was opened.
+    state: (u64, Option<SystemTime>),
     /// Where the data of the tensors begins.
     start: u64,
     metadata: Metadata,
@@ -223,7 +226,8 @@ impl MomentsFile {
     /// # Errors
     /// The file cannot be read, or is not one that [`write`] wrote.
     pub(super) fn open(mut file: File, path: &Path) -> Result<(MomentsFile, String), OpenError> {
-        let length = file.metadata()?.len();
+        let state = state_of(&file)?;
+        let (length, _) = state;
         let mut first = [0; LENGTH];
         file.read_exact(&mut first)?;
         let header = u64::from_le_bytes(first);
@@ -240,6 +244,7 @@ impl MomentsFile {
         let mut opened = MomentsFile {
             path: path.to_path_buf(),
             file: Mutex::new(file),
+            state,
             start,
             metadata,
             inputs: BTreeMap::new(),
@@ -251,8 +256,12 @@ impl MomentsFile {
         let (ranges, list) = (text(RANGES)?, text(LIST)?);
         let list: Vec<Input> =
             serde_json::from_str(&list).map_err(|error| OpenError::Form(error.to_string()))?;
-        let inputs = list.into_iter().enumerate();
-        opened.inputs = inputs.map(|(at, input)| (input.name.clone(), (at, input))).collect();
+        for (at, input) in list.into_iter().enumerate() {
+            let name = input.name.clone();
+            if opened.inputs.insert(name, (at, input)).is_some() {
+                return Err(OpenError::Form("it has an input twice".to_owned()));
+            }
+        }
         Ok((opened, ranges))
     }
 
@@ -271,14 +280,14 @@ impl MomentsFile {
         }
         self.moments(*at, input).map(Some).map_err(|error| {
             let file = self.path.display().to_string();
-            error.of_ranges().in_file(file).at_value(name)
+            error.of_ranges().in_file(file).at_value(value_of(name))
         })
     }
 
     fn moments(&self, at: usize, input: &Input) -> Result<InputMoments, OpenError> {
         let sums = self.tensor(&sums_of(at), Dtype::F64)?;
         let rows = self.tensor(&rows_of(at), Dtype::F32)?;
-        let damaged = || OpenError::Form("it is damaged".to_owned());
+        let damaged = || OpenError::Form("it is damaged: calibrate this part again".to_owned());
         let (sums, _) = sums.as_chunks::<{ size_of::<f64>() }>();
         let (rows, _) = rows.as_chunks::<{ size_of::<f32>() }>();
         if input.lengths() != Some((sums.len(), rows.len())) {
@@ -320,8 +329,19 @@ impl MomentsFile {
         let (begin, end) = info.data_offsets;
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         file.seek(SeekFrom::Start(self.start + begin as u64))?;
-        bytes_of(&mut file, (end - begin) as u64)
+        let bytes = bytes_of(&mut file, (end - begin) as u64);
+        // A file that is overwritten in place has the header of another one.
+        if state_of(&file)? != self.state {
+            let what = "it was changed since it was loaded: load it again";
+            return Err(OpenError::Form(what.to_owned()));
+        }
+        bytes
     }
+}
+
+fn state_of(file: &File) -> io::Result<(u64, Option<SystemTime>)> {
+    let found = file.metadata()?;
+    Ok((found.len(), found.modified().ok()))
 }
 
 /// The next bytes of a file; no more are allocated than there are.

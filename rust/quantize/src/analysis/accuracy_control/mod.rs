@@ -12,11 +12,14 @@ use crate::analysis::latency::how_to_be_faster;
 use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
-use crate::calibrate::{Control, Progress};
+use crate::calibrate::{Control, Progress, round_weights};
 use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::plan::not_quantized;
 use crate::report::Evaluation;
-use crate::{AccuracyCriteria, Config, LatencyOptions, MetricHandle, QuantizeError, Ranges};
+use crate::{
+    AccuracyCriteria, Config, LatencyOptions, MetricHandle, PreprocessedModel, QuantizeError,
+    Ranges,
+};
 use candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
 
 /// The accuracy criteria, and what happens if they are missed.
@@ -97,6 +100,13 @@ pub fn quantize_with_accuracy_control(
         let begun = Instant::now();
         let samples = all_of(samples)?;
         let Control { threads, progress } = control;
+        let held = ranges.filter(|ranges| ranges.moments.is_some()).map(|ranges| {
+            let prepared = PreprocessedModel::of(model, config.clone())?;
+            let control = Control { threads, progress: &mut *progress };
+            round_weights(&prepared.model, &prepared.plan(), ranges, None, control)
+        });
+        let held = held.transpose()?;
+        let ranges = held.as_ref().or(ranges);
         let control = Control { threads, progress: &mut *progress };
         let mut evaluator =
             CandidateEvaluator::new(model, ranges, engine, &samples, options, control);

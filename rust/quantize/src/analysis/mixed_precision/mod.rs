@@ -40,7 +40,7 @@ pub struct MixedOptions {
     /// A metric of the outputs. Of the models that meet a size, the best in it is chosen.
     pub metric: Option<MetricHandle>,
     /// The bit widths to choose from, in addition to float, which a layer keeps where that meets
-    /// the goal with less noise.
+    /// the goal with less noise. They have no effect on a choice of activations.
     pub bits: Vec<u8>,
 }
 
@@ -64,8 +64,8 @@ impl Default for MixedOptions {
 /// alone misses the SQNR are left out, since noise adds up. The resulting model is quantized, and
 /// its size and, with samples, its SQNR are measured.
 ///
-/// Only weights are quantized. Use the result with [`MixedPrecision::config`], which sets
-/// [`Config::layer_bits`] and [`Config::layer_float`].
+/// Without activations in `config`, only weights are quantized. Use the result with
+/// [`MixedPrecision::config`], which sets [`Config::layer_bits`] and [`Config::layer_float`].
 ///
 /// If `config` has activations of 8 bits, it chooses which of them get 16 instead, as few as the
 /// SQNR or the metric needs: those come first with which, alone in 16 bits, the outputs of the
@@ -73,10 +73,10 @@ impl Default for MixedOptions {
 /// sets [`Config::activation_types`].
 ///
 /// # Errors
-/// Not exactly one goal, an SQNR, a metric or activations without samples, a size for activations,
-/// a goal that 16 bits for activations do not meet, a bit width that the
-/// format of `config` does not support, a size that the fewest bits for all layers do not meet, or
-/// an SQNR that no layer alone meets.
+/// Not exactly one goal; an SQNR, a metric or activations without samples; a size for activations;
+/// a goal that 16 bits for activations do not meet; a bit width that the format of `config` does not
+/// support; a size that the fewest bits for all layers do not meet; or an SQNR that no layer alone
+/// meets.
 pub fn mixed_precision(
     model: &Model,
     config: &Config,
