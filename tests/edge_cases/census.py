@@ -29,6 +29,7 @@ PARAMETERS: dict[str, tuple[int, ...]] = {
     "GatherBlockQuantized": (3,),
     "DynamicQuantizeLSTM": (9, 11),
     "DynamicQuantizeMatMul": (3,),
+    "QAttention": (6, 7),
 }
 
 

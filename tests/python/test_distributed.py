@@ -87,9 +87,9 @@ def test_what_rounding_by_workers_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="resume_rounding: workers round at the same time"):
         distributed.calibrate(plan, IMAGES, 2)
     plan = quantize_rs.open(DIGITS.model).plan(bits=4)
-    with pytest.raises(OptionError, match="moments is '.*none', expected a folder"):
+    with pytest.raises(OptionError, match=r"moments is '.*none', expected a folder"):
         distributed.calibrate(plan, IMAGES, 2, moments=tmp_path / "none")
-    with pytest.raises(OptionError, match="moments is '.*none', expected a folder"):
+    with pytest.raises(OptionError, match=r"moments is '.*none', expected a folder"):
         distributed.split(plan, IMAGES, 2, moments=tmp_path / "none")
 
 

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from .. import _core
@@ -152,14 +153,14 @@ def _folder(
     if (given is None and not local) or not plan._plan.rounding_work():
         yield None
         return
-    if given is not None and not os.path.isdir(given):
+    if given is not None and not Path(given).is_dir():
         what = f"moments is {os.fspath(given)!r}, expected a folder"
         raise OptionError(what, option="moments")
     with tempfile.TemporaryDirectory(
         prefix="quantize-rs-", dir=given, ignore_cleanup_errors=True
     ) as folder:
         if given is not None:  # workers may be other users
-            os.chmod(folder, os.stat(given).st_mode & 0o777)
+            Path(folder).chmod(Path(given).stat().st_mode & 0o777)
         yield folder
 
 
