@@ -38,7 +38,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (calibrate.to_vec(), 2, "--calibration-data"),
         ([calibrate, &["--data", &none]].concat(), 1, "no such file"),
         ([calibrate, &["--data", DIGITS]].concat(), 1, ".onnx"),
-        ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json: not a ranges file"),
+        ([calibrate, &["--ranges", &ranges]].concat(), 1, "ranges.json`)"),
         ([calibrate, &["--ranges", &none]].concat(), 1, "no such file"),
         ([calibrate, data, &["--ranges", &ranges]].concat(), 2, "cannot be used with"),
         ([calibrate, data, &["-o", SAMPLES]].concat(), 2, "--output would overwrite"),
@@ -183,10 +183,10 @@ fn refusals_of_calibration_and_of_ranges_are_no_different() {
         (vec!["ranges"], 2, "Usage"),
         (vec!["ranges", "merge", &none, &none], 1, "no such file"),
         (vec!["ranges", "merge", &ranges], 2, "2 values required"),
-        (vec!["ranges", "merge", &ranges, &ranges], 1, "ranges.json: not a ranges file"),
+        (vec!["ranges", "merge", &ranges, &ranges], 1, "ranges.json`)"),
         ([convert, &[&ranges, "-o", &nowhere]].concat(), 1, "there is no directory"),
         ([convert, &[&ranges, "-o", &ranges]].concat(), 2, "would overwrite"),
-        ([convert, &[&ranges]].concat(), 1, "ranges.json: not a ranges file"),
+        ([convert, &[&ranges]].concat(), 1, "ranges.json`)"),
         ([convert, &[&cache]].concat(), 1, "calibration.cache: line 2"),
     ]);
 }

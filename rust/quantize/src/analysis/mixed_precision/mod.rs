@@ -75,8 +75,8 @@ impl Default for MixedOptions {
 /// # Errors
 /// Not exactly one goal; an SQNR, a metric or activations without samples; a size for activations;
 /// a goal that 16 bits for activations do not meet; a bit width that the format of `config` does
-/// not support; a size that the fewest bits for all layers do not meet; or an SQNR that no layer alone
-/// meets.
+/// not support; a size that the fewest bits for all layers do not meet; or an SQNR that no layer
+/// alone meets.
 pub fn mixed_precision(
     model: &Model,
     config: &Config,
