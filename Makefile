@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack wheel fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack sanitize wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -96,6 +96,12 @@ attack: $(VENV)/demo-ready $(SEEDS)/made
 $(SEEDS)/made: $(VENV)/created
 	$(BIN)/python tests/attacks/node_models.py $(SEEDS)
 	touch $@
+
+# The tests of the crates that map files, compute and rewrite, with AddressSanitizer. The flag is one
+# of unstable Rust, which the variable allows; Linux on x86-64.
+sanitize:
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs-onnx -p quantize-rs-math --tests --locked
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs --lib --test damaged --test writing --test validating --locked
 
 # The wheel as it is published: size, bill of materials, and whether it works beside numpy alone.
 wheel: $(VENV)/demo-ready
