@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack sanitize wheel fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny sanitize wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -96,6 +96,10 @@ attack: $(VENV)/demo-ready $(SEEDS)/made
 $(SEEDS)/made: $(VENV)/created
 	$(BIN)/python tests/attacks/node_models.py $(SEEDS)
 	touch $@
+
+# Licences, sources and security advisories of the crates that are built: `cargo install cargo-deny`.
+deny:
+	cargo deny check
 
 # The tests of the crates that map files, compute and rewrite, with AddressSanitizer. The flag is one
 # of unstable Rust, which the variable allows; Linux on x86-64.
