@@ -75,3 +75,17 @@ def test_even_channels_are_left_alone() -> None:
     report = quantize_rs.quantize(model, None, output_format="dynamic")
     plain = quantize_rs.quantize(model, None, output_format="dynamic", smooth=False)
     assert report.model == plain.model
+
+
+def test_a_value_with_a_type_of_its_own_is_not_smoothed_and_others_are() -> None:
+    model, data = loud(), samples(1)
+
+    def smoothed(**types: str) -> bool:
+        report = quantize_rs.quantize_with_calibration(
+            model, None, data, activation_types=types, check="none"
+        )
+        return any(note.startswith("smoothed 1 value") for note in report.notes)
+
+    assert smoothed()
+    assert smoothed(x="uint8")
+    assert not smoothed(l="uint16")
