@@ -98,6 +98,18 @@ def measured(plan: quantize_rs.Plan, path: Path, workers: int, whole: quantize_r
     return seconds(work)
 
 
+def compare(title: str, plan: quantize_rs.Plan, path: Path, runs: int) -> None:
+    """Print the time of one and of two processes."""
+    whole = plan.calibrate(path, engine="onnxruntime", threads=1)
+    times = {
+        workers: min(measured(plan, path, workers, whole) for _ in range(runs))
+        for workers in (1, 2)
+    }
+    print(f"\n| {title} | seconds | times as fast |\n|---|---|---|")
+    for workers, took in times.items():
+        print(f"| {workers} | {took:.1f} | {times[1] / took:.2f} |")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=256, help="images that are measured")
@@ -113,25 +125,11 @@ def main() -> None:
         parquet = path.with_suffix(".parquet")
         pq.write_table(pa.table({"image": tensors}), parquet)
         plan = quantize_rs.open(model).plan(activations="uint8", weight_algorithm="nearest")
-        whole = plan.calibrate(path, engine="onnxruntime", threads=1)
-        found = machine.describe({})
-        print(f"{found['processor']}, {found['cores']} cores, load {found['load']}\n")
-        print("| processes | seconds | times as fast |\n|---|---|---|")
-        times = {
-            workers: min(measured(plan, path, workers, whole) for _ in range(options.runs))
-            for workers in (1, 2)
-        }
-        for workers, took in times.items():
-            print(f"| {workers} | {took:.1f} | {times[1] / took:.2f} |")
         rounded = quantize_rs.open(model).plan(activations="uint8")
-        exact = rounded.calibrate(path, engine="onnxruntime", threads=1)
-        print("\n| processes, with rounding | seconds | times as fast |\n|---|---|---|")
-        again = {
-            workers: min(measured(rounded, path, workers, exact) for _ in range(options.runs))
-            for workers in (1, 2)
-        }
-        for workers, took in again.items():
-            print(f"| {workers} | {took:.1f} | {again[1] / took:.2f} |")
+        found = machine.describe({})
+        print(f"{found['processor']}, {found['cores']} cores, load {found['load']}")
+        compare("processes", plan, path, options.runs)
+        compare("processes, with rounding", rounded, path, options.runs)
         each = costs(plan, {"npy": path, "parquet": parquet}, options.samples)
     print(f"\nstart of a worker: {each.start:.2f} s")
     print(f"forward pass: {1e3 * each.forward:.1f} ms")

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use quantize_rs_onnx::{Model, Span};
 
-use crate::calibrate::{Control, round_weights};
+use crate::calibrate::{Control, with_rounded_weights};
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
 use crate::encode::smooth_quant::Smoothed;
@@ -60,7 +60,7 @@ impl Plan {
     /// Applies the plan to a copy of `model`, which shares its weights.
     ///
     /// If the ranges hold second moments, as those of shards do, weights are rounded with them
-    /// first: see [`round_weights`].
+    /// first: see [`round_weights`](crate::round_weights).
     ///
     /// # Errors
     /// NaN or infinity in a weight that an option names (others stay float); ranges that are
@@ -72,12 +72,9 @@ impl Plan {
         ranges: Option<&Ranges>,
     ) -> Result<Quantized, QuantizeError> {
         while_unchanged(&[model], || {
-            let rounded = ranges.filter(|ranges| ranges.moments.is_some()).map(|ranges| {
-                let control = Control { threads: usize::MAX, progress: &mut |_| true };
-                round_weights(model, self, ranges, None, control)
-            });
-            let rounded = rounded.transpose()?;
-            let quantized = self.apply_cached(model, rounded.as_ref().or(ranges), None)?;
+            let control = Control { threads: usize::MAX, progress: &mut |_| true };
+            let ranges = with_rounded_weights(model, self, ranges, control)?;
+            let quantized = self.apply_cached(model, ranges.as_deref(), None)?;
             quantized.refuse_larger()?;
             Ok(quantized)
         })

@@ -34,6 +34,7 @@ pub use retained::RetainingSamples;
 pub use run::{Control, Progress};
 pub(crate) use run::{RunOutcome, ValueObserver, observe};
 pub use shard::calibrate_shard;
+pub(crate) use weights::with_rounded_weights;
 use weights::{Again, MomentCollector, StateFile};
 pub use weights::{RoundingCost, round_weights};
 

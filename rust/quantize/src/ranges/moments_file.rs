@@ -135,10 +135,9 @@ pub(super) fn write(path: &Path, ranges: &str, moments: &Moments) -> Result<(), 
         tensors.push((name, TensorInfo { dtype, shape: vec![count], data_offsets: (begin, end) }));
     };
     for (at, input) in list.iter().enumerate() {
-        push(sums_of(at), Dtype::F64, input.lengths().unwrap_or_default().0);
-    }
-    for (at, input) in list.iter().enumerate() {
-        push(rows_of(at), Dtype::F32, input.lengths().unwrap_or_default().1);
+        let (sums, rows) = input.lengths().unwrap_or_default();
+        push(sums_of(at), Dtype::F64, sums);
+        push(rows_of(at), Dtype::F32, rows);
     }
     push(RANGES.to_owned(), Dtype::U8, ranges.len());
     push(LIST.to_owned(), Dtype::U8, text.len());
@@ -146,35 +145,25 @@ pub(super) fn write(path: &Path, ranges: &str, moments: &Moments) -> Result<(), 
         CalibrationError::data("these second moments cannot be written").caused_by(error)
     })?;
     let mut header = serde_json::to_vec(&metadata).unwrap_or_default();
-    // So that the data is aligned in the file.
+    // As other tools write it.
     header.resize(header.len().next_multiple_of(LENGTH), b' ');
     let mut unread = None;
     let written = quantize_rs_onnx::write_file_with(path, |out| {
         let out = &mut io::BufWriter::new(out);
         out.write_all(&(header.len() as u64).to_le_bytes())?;
         out.write_all(&header)?;
-        let mut each = |write: &mut dyn FnMut(&InputMoments) -> io::Result<()>| {
-            for name in moments.inputs() {
-                match moments.input(name) {
-                    Ok(Some(found)) => write(&found)?,
-                    Ok(None) => {}
-                    Err(error) => {
-                        let said = error.to_string();
-                        unread = Some(error);
-                        return Err(io::Error::other(said));
-                    }
-                }
-            }
-            Ok(())
-        };
-        each(&mut |found| {
+        for name in moments.inputs() {
+            let found = moments.input(name).map_err(|error| {
+                let said = error.to_string();
+                unread = Some(error);
+                io::Error::other(said)
+            })?;
+            let Some(found) = found else { continue };
             let sums = found.groups.iter().flatten().flat_map(SecondMoments::levels);
-            write_all(out, sums.flat_map(|(_, sums)| sums).map(|sum| sum.to_le_bytes()))
-        })?;
-        each(&mut |found| {
+            write_all(out, sums.flat_map(|(_, sums)| sums).map(|sum| sum.to_le_bytes()))?;
             let rows = found.held_back.values().flatten().flatten();
-            write_all(out, rows.map(|x| x.to_le_bytes()))
-        })?;
+            write_all(out, rows.map(|x| x.to_le_bytes()))?;
+        }
         out.write_all(ranges.as_bytes())?;
         out.write_all(text.as_bytes())?;
         out.flush()

@@ -21,7 +21,7 @@ use crate::Method;
 use crate::analysis::output_metric::MetricHandle;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::pair::SliceSamples;
-use crate::calibrate::{Control, calibrate, round_weights};
+use crate::calibrate::{Control, calibrate, with_rounded_weights};
 use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::report::{Accuracy, Origin, OutputRow};
@@ -246,12 +246,9 @@ pub fn sensitivity(
         }
         let samples = run::all_of(samples)?;
         let Control { threads, progress } = control;
-        let held = ranges.filter(|ranges| ranges.moments.is_some()).map(|ranges| {
-            let control = Control { threads, progress: &mut *progress };
-            round_weights(model, plan, ranges, None, control)
-        });
-        let held = held.transpose()?;
-        let ranges = held.as_ref().or(ranges);
+        let asking = Control { threads, progress: &mut *progress };
+        let held = with_rounded_weights(model, plan, ranges, asking)?;
+        let ranges = held.as_deref();
         let mut shown = None;
         let observed = match ranges {
             None if plan.needs_calibration() => {

@@ -50,6 +50,7 @@ use sequential::Sequence;
 use state_file::Key;
 pub(crate) use state_file::StateFile;
 pub use stored::round_weights;
+pub(crate) use stored::with_rounded_weights;
 use work::Work;
 
 /// The note of a calibration with too many samples for their moments to be added exactly.

@@ -1,5 +1,6 @@
 //! Rounds weights with second moments that an earlier calibration collected.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -96,6 +97,21 @@ pub fn round_weights(
         let with = (None, state, control.threads);
         round(model, plan, &mut found, &layers, &mut read, with, &mut control)?;
         Ok(found)
+    })
+}
+
+/// As [`round_weights`], of all weights; nothing is copied if there are no moments.
+pub(crate) fn with_rounded_weights<'r>(
+    model: &Model,
+    plan: &Plan,
+    ranges: Option<&'r Ranges>,
+    control: Control<'_>,
+) -> Result<Option<Cow<'r, Ranges>>, QuantizeError> {
+    Ok(match ranges {
+        Some(ranges) if ranges.moments.is_some() => {
+            Some(Cow::Owned(round_weights(model, plan, ranges, None, control)?))
+        }
+        ranges => ranges.map(Cow::Borrowed),
     })
 }
 
