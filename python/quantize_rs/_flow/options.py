@@ -40,9 +40,9 @@ class CalibrationOptions:
         Default: None.
     method : str
         How the range of a value follows from the samples. A percentile may have its number:
-        `percentile:99.9` leaves out what is beyond 99.9 %. One of ``"minmax"``,
-        ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``, ``"auto"``. Default:
-        'auto'.
+        `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice. One
+        of ``"minmax"``, ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``,
+        ``"auto"``. Default: 'auto'.
     ranges : Ranges | str | os.PathLike[str] | None
         Ranges of an earlier calibration, instead of samples. The model is not run. Default: None.
     limit : int | None

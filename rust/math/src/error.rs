@@ -98,6 +98,13 @@ pub enum MathError {
         /// The requested percentile.
         found: String,
     },
+    /// The weight of the clipping error is not a number, or clipping would count less than
+    /// rounding.
+    #[error("weight of clipping `{found}`, expected a number from 1 to 1000")]
+    ClippingWeight {
+        /// The requested weight.
+        found: String,
+    },
 }
 
 #[cfg(test)]
@@ -119,7 +126,7 @@ mod tests {
         assert_eq!(
             method.to_string(),
             "unknown method `median`, expected one of minmax, moving_average, percentile, \
-             percentile:NN, entropy, mse"
+             percentile:NN, entropy, mse, mse:WEIGHT"
         );
     }
 }

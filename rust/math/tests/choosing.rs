@@ -70,6 +70,9 @@ fn names_find_their_method() {
         ("percentile:99.999", "percentile"),
         ("percentile:1e2", "percentile:100"),
         ("percentile:50.5", "percentile:50.5"),
+        ("mse:2", "mse:2"),
+        ("mse:2.50", "mse:2.5"),
+        ("mse:1", "mse"),
     ] {
         assert_eq!(range::find(name).unwrap().name(), full);
     }
@@ -82,6 +85,31 @@ fn names_find_their_method() {
     for wrong in ["50", "10", "0", "-99", "100.1", "NaN", "inf", "", "99,9", "99.9:1"] {
         let expected = format!("percentile `{wrong}`, expected a number above 50 and up to 100");
         assert_eq!(said(&format!("percentile:{wrong}")), expected);
+    }
+    for wrong in ["0.5", "0", "-2", "1001", "NaN", "inf", "", "two"] {
+        let expected = format!("weight of clipping `{wrong}`, expected a number from 1 to 1000");
+        assert_eq!(said(&format!("mse:{wrong}")), expected);
+    }
+}
+
+#[test]
+fn clipping_may_count_more_than_once() {
+    let values = spread(|u| -u.ln());
+    let seen = of(std::slice::from_ref(&values));
+    for qtype in [QType::UInt8, QType::UInt4] {
+        let spec = spec(qtype, false);
+        let clipped = |range: Range| {
+            let over = |x: &f32| f64::from((x - range.max).max(0.0)).powi(2);
+            values.iter().map(over).sum::<f64>() / values.len() as f64
+        };
+        let mut last = choose("mse", &seen, &spec).range;
+        for weight in [2.0, 8.0, 64.0] {
+            let range = choose(&format!("mse:{weight}"), &seen, &spec).range;
+            assert!(range.max > last.max, "{qtype} {weight}: {range:?}");
+            let weighted = |range| error(&values, &spec, range) + (weight - 1.0) * clipped(range);
+            assert!(weighted(range) < weighted(last), "{qtype} {weight}: {range:?} and {last:?}");
+            last = range;
+        }
     }
 }
 

@@ -106,11 +106,14 @@ impl Density {
         self.total.count - self.up_to(x).count
     }
 
-    /// As [`error`](Density::error), but infinite if the clipping error alone, which is cheap to
-    /// compute, exceeds `most`.
-    pub(super) fn error_up_to(&self, most: f64, spec: &QSpec, range: Range) -> f64 {
+    /// As [`error`](Density::error), with the clipping error multiplied by `weight`, but infinite
+    /// if that product alone, which is cheap to compute, exceeds `most`.
+    pub(super) fn error_up_to(&self, most: f64, weight: f64, spec: &QSpec, range: Range) -> f64 {
         let clipped = self.clipped(params(range, spec), spec) / self.count;
-        if clipped > most * (1.0 + ROUNDING) { f64::INFINITY } else { self.error(spec, range) }
+        if weight * clipped > most * (1.0 + ROUNDING) {
+            return f64::INFINITY;
+        }
+        self.error(spec, range) + (weight - 1.0) * clipped
     }
 
     /// `Σ (x - end)²` over all values beyond the ends of a grid.

@@ -72,7 +72,7 @@ pub const ALL: &[&dyn RangeFinder] = &[
     &moving_average::MovingAverage,
     &percentile::Percentile::USUAL,
     &entropy::Entropy,
-    &mse::Mse,
+    &mse::Mse::USUAL,
 ];
 
 /// Which observed values a method clips.

@@ -6,7 +6,7 @@ use super::density::Density;
 use super::tail::TailEstimate;
 use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::Sketch;
-use crate::{QSpec, Range, params};
+use crate::{MathError, QSpec, Range, params};
 
 /// Minimizes the mean squared error of quantizing and dequantizing on the grid of the spec: the
 /// error of the observed values, plus the expected error of values of other samples beyond the
@@ -17,8 +17,22 @@ use crate::{QSpec, Range, params};
 /// scale: first all pairs of multiples of half a halving, then around the best with decreasing
 /// distances. Steps of floats are finer for smaller values, so clipping saves little there: the
 /// search determines the position of the values relative to the powers of two.
+///
+/// Clipping may count more than once. Rounding errors of neighboring values are independent, and
+/// partly cancel where a layer sums them; clipping errors have one sign and lie side by side, so
+/// that they add up.
 #[derive(Debug)]
-pub(super) struct Mse;
+pub(super) struct Mse {
+    /// How often the clipping error counts.
+    clipping_weight: f64,
+}
+
+impl Mse {
+    pub(super) const USUAL: Mse = Mse { clipping_weight: 1.0 };
+}
+
+/// The largest weight of the clipping error.
+const MAX_CLIPPING_WEIGHT: f64 = 1000.0;
 
 /// The maximum number of halvings of an end, and the distance between the first candidates.
 const MAX_HALVINGS: f64 = 11.0;
@@ -38,7 +52,11 @@ const MAX_ERROR_RATIO: f64 = 0.99;
 
 impl RangeFinder for Mse {
     fn name(&self) -> Cow<'static, str> {
-        "mse".into()
+        if self.clipping_weight == Self::USUAL.clipping_weight {
+            "mse".into()
+        } else {
+            format!("mse:{}", self.clipping_weight).into()
+        }
     }
 
     fn about(&self) -> &'static str {
@@ -58,10 +76,11 @@ impl RangeFinder for Mse {
         let density = Density::of(&values);
         let tails = TailEstimate::of(seen, &density);
         let count = values.count() as f64;
+        let weight = self.clipping_weight;
         let candidate = |halvings: [f64; 2], most: f64| {
             let range = moved(full, halvings, spec.symmetric);
-            let beyond = tails.clipped(params(range, spec).representable(spec)) / count;
-            let error = density.error_up_to(most - beyond, spec, range) + beyond;
+            let beyond = tails.clipped(params(range, spec).representable(spec)) / count * weight;
+            let error = density.error_up_to(most - beyond, weight, spec, range) + beyond;
             Candidate { halvings, range, error }
         };
         let full_error = candidate([0.0; 2], f64::INFINITY).error;
@@ -70,6 +89,17 @@ impl RangeFinder for Mse {
             if best.error < MAX_ERROR_RATIO * full_error { best.range } else { full },
             full,
         )
+    }
+
+    fn parameter(&self) -> Option<&'static str> {
+        Some("WEIGHT")
+    }
+
+    fn with(&self, parameter: &str) -> Result<Box<dyn RangeFinder>, MathError> {
+        let weight = parameter.parse().ok().filter(|at| (1.0..=MAX_CLIPPING_WEIGHT).contains(at));
+        let clipping_weight =
+            weight.ok_or_else(|| MathError::ClippingWeight { found: parameter.to_owned() })?;
+        Ok(Box::new(Mse { clipping_weight }))
     }
 }
 
@@ -167,7 +197,7 @@ mod tests {
         for (qtype, symmetric) in [(QType::UInt8, false), (QType::Int8, true), (QType::Int4, false)]
         {
             let spec = QSpec::new(qtype, symmetric, Granularity::PerTensor);
-            for power in 1..8 {
+            for (power, weight) in (1..8).flat_map(|power| [(power, 1.0), (power, 3.0)]) {
                 let mut seen = Sketch::default();
                 let value = |i: i32| (f64::from(i * 7919 % 20_011) / 1e4 - 0.7).powi(power) as f32;
                 seen.observe(&(0..20_011).map(value).collect::<Vec<f32>>());
@@ -175,8 +205,8 @@ mod tests {
                 let left_out = Cell::new(0);
                 let candidate = |halvings: [f64; 2], most: f64| {
                     let range = moved(seen.range(), halvings, symmetric);
-                    let error = density.error(&spec, range);
-                    let found = density.error_up_to(most, &spec, range);
+                    let error = density.error_up_to(f64::INFINITY, weight, &spec, range);
+                    let found = density.error_up_to(most, weight, &spec, range);
                     left_out.set(left_out.get() + u32::from(found > error));
                     assert!(found == error || error > most, "{found} {error} {most} {range:?}");
                     Candidate { halvings, range, error }

@@ -1,7 +1,7 @@
 //! The method `auto`: the most accurate method for all values, and another one for single values
 //! where it is significantly more accurate.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
@@ -12,6 +12,7 @@ use super::compare_methods::{ComparisonScope, compare};
 use super::engine::Engine;
 use super::retained::MAX_RETAINED;
 use super::run::Control;
+use crate::graph::Graph;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// With fewer samples methods are not compared: what a few samples show seldom holds for others.
@@ -25,6 +26,11 @@ const MIN_RETAINED: usize = MAX_RETAINED / 2;
 /// nothing else can be evaluated. Evaluating single values takes as long again as evaluating
 /// methods, and gains less.
 const MIN_SAMPLES_FOR_SINGLE_VALUES: usize = 4 * MIN_SAMPLES;
+
+/// The method for inputs of convolutions with fewer samples: clipping counts twice. On networks of
+/// large images, whose outputs show where few values are large, that gains up to 1.3 dB on new
+/// images, and it costs at most 0.1 dB on others.
+const CONVOLUTION_METHOD: &str = "mse:2";
 
 /// Compares all methods and takes the most accurate one for all values. Single values get another
 /// method where their matrix multiplications are more accurate with it, if that makes the outputs
@@ -41,6 +47,7 @@ pub(super) fn choose(
         let differ = if evaluates { kept } else { collected.samples };
         let method: Method = without_comparison(differ).name().parse()?;
         let (_, all) = collected.ranges(plan);
+        let of_convolutions: Method = CONVOLUTION_METHOD.parse()?;
         let why = if collected.samples < MIN_SAMPLES {
             format!(
                 "fewer than {MIN_SAMPLES} samples seldom show which method is more accurate (a \
@@ -54,7 +61,12 @@ pub(super) fn choose(
                  and large ones are not all kept"
             )
         };
-        return Ok(for_all(all.using(&method)?, &why));
+        let ranges = for_all(all.using(&method)?, &why);
+        if differ < 2 {
+            return Ok(ranges);
+        }
+        let inputs = convolution_inputs(&Graph::of(model)?, plan);
+        return Ok(with_method_for(ranges, &inputs, &all.using(&of_convolutions)?));
     }
     // A method that clips most samples is hardly ever the best, and takes as long to evaluate.
     let extent = ComparisonScope {
@@ -82,6 +94,32 @@ fn without_comparison(samples: usize) -> &'static dyn RangeFinder {
     let is_taken =
         |finder: &&dyn RangeFinder| samples > 1 || finder.clipping() == Clipping::Nothing;
     range::ALL.iter().copied().rfind(is_taken).unwrap_or(range::ALL[0])
+}
+
+/// The inputs of convolutions that the quantized model computes on integers.
+fn convolution_inputs(graph: &Graph<'_>, plan: &Plan) -> BTreeSet<String> {
+    let convolves = |node: usize| matches!(&*graph.nodes[node].op_type, "Conv" | "ConvTranspose");
+    let nodes = plan.integer_nodes().into_iter().filter(|integer| convolves(integer.node));
+    nodes.map(|integer| graph.values[integer.input].name.to_owned()).collect()
+}
+
+/// These ranges, with those of another method for some values.
+fn with_method_for(mut ranges: Ranges, values: &BTreeSet<String>, other: &Ranges) -> Ranges {
+    let mut count = 0;
+    for (name, range) in ranges.values.iter_mut().filter(|(name, _)| values.contains(*name)) {
+        let Some(found) = other.values.get(name).filter(|found| *found != range) else { continue };
+        *range = *found;
+        ranges.chosen.insert(name.clone(), other.method.clone());
+        count += 1;
+    }
+    if count > 0 {
+        ranges.remarks.push(format!(
+            "`auto` takes `{}` for the inputs of convolutions ({count}): clipping counts twice \
+             there",
+            other.method,
+        ));
+    }
+    ranges
 }
 
 /// The ranges of one method as the choice of `auto` for every value, with the reason.

@@ -32,7 +32,7 @@ pub enum Method {
 const AUTO: (&str, &str) = (
     "auto",
     "with 128 samples or more the method that is most accurate on samples held out; with fewer \
-     mse, with one minmax",
+     mse, which counts clipping twice for inputs of convolutions, with one minmax",
 );
 
 impl Method {

@@ -39,7 +39,7 @@ options! {
     };
 
     /// How the range of a value follows from the samples. A percentile may have its number:
-    /// `percentile:99.9` leaves out what is beyond 99.9 %.
+    /// `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice.
     row method: Method = Method::default() => {
         verbs: &[Verb::Calibrate],
         only_with: Some(SAMPLES),
