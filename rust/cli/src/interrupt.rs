@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use quantize_rs::stop_when;
 use signal_hook::consts::SIGINT;
 use signal_hook::{flag, low_level};
 
@@ -63,13 +64,13 @@ pub(crate) fn pressed() -> Arc<AtomicBool> {
     PRESSED.get().cloned().unwrap_or_default()
 }
 
-/// Runs work that must not be interrupted, such as writing a file. If Ctrl-C was pressed meanwhile,
-/// the command is interrupted although the work was finished.
+/// Runs work that writes a file, at whose end the process does not end. After Ctrl-C the file is
+/// given up unless it is already in place; the command is interrupted in either case.
 pub(crate) fn finishing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     if is_pressed() {
         return Err(Failure::Interrupted);
     }
-    let done = work()?;
-    if is_pressed() { Err(Failure::Interrupted) } else { Ok(done) }
+    let done = stop_when(is_pressed, work);
+    if is_pressed() { Err(Failure::Interrupted) } else { done }
 }

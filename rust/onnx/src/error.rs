@@ -72,6 +72,9 @@ pub enum ErrorKind {
     /// The path is that of a file that the model reads its weights from.
     #[error("would overwrite external data of the model: name another file")]
     OwnData,
+    /// The caller ended the work: see [`stop_when`](crate::stop_when).
+    #[error("was not written: the work was ended")]
+    Stopped,
     /// The operating system reported an error.
     #[error("{0}")]
     Io(std::io::ErrorKind),

@@ -29,6 +29,7 @@ mod opset;
 mod other_formats;
 mod save;
 mod schema;
+mod stop;
 mod target;
 mod tensor;
 mod topological_sort;
@@ -49,6 +50,7 @@ pub use schema::{
     OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
+pub use stop::stop_when;
 pub use target::{write_file, write_file_with};
 pub use tensor::Tensor;
 pub use trace::{FinishedSpan, Listening, Span, SpanLevel, SpanListener, listen};

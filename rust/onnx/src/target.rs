@@ -11,6 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::map::Opened;
 use crate::new_file::{self, NewFile};
 use crate::schema::ModelProto;
+use crate::stop::{self, Stoppable};
 use crate::wire::Span;
 
 /// Writes a file atomically, as [`Model::save`](crate::Model::save) does.
@@ -141,6 +142,10 @@ impl Target {
         }
     }
 
+    fn stopped(&self) -> Error {
+        Error::new(ErrorKind::Stopped).at(Some(&self.path))
+    }
+
     /// Writes and syncs a new file in the same folder; it is removed unless it is finished.
     pub(crate) fn write(
         &self,
@@ -148,11 +153,14 @@ impl Target {
     ) -> Result<Complete<'_>, Error> {
         let written =
             NewFile::create(self.folder(), self.existing.as_ref()).and_then(|mut file| {
-                contents(file.file())?;
+                contents(&mut Stoppable(file.file()))?;
+                stop::check()?;
                 file.file().sync_all()?;
                 Ok(file)
             });
-        let file = written.map_err(|cause| Error::io(cause, &self.path))?;
+        let file = written.map_err(|cause| {
+            if stop::is_stopped() { self.stopped() } else { Error::io(cause, &self.path) }
+        })?;
         Ok(Complete { file, target: self })
     }
 }
@@ -216,6 +224,9 @@ impl Complete<'_> {
     pub(crate) fn finish(self) -> Result<PathBuf, Error> {
         let target = self.target;
         let _others_wait = new_file::lock(target.folder());
+        if stop::is_stopped() {
+            return Err(target.stopped());
+        }
         let mut replaced = target.own_data().unwrap_or_default();
         replaced.retain(|data| fs::symlink_metadata(data).is_ok_and(|data| data.is_file()));
         let marks: Vec<_> =

@@ -2,9 +2,10 @@
 
 mod encoding;
 
+use std::cell::Cell;
 use std::path::Path;
 
-use quantize_rs_onnx::{Edit, ErrorKind, ExternalDataSplit, Model, Tensor, TensorProto};
+use quantize_rs_onnx::{Edit, ErrorKind, ExternalDataSplit, Model, Tensor, TensorProto, stop_when};
 
 /// A model with one tensor that is large enough to become external.
 fn with_large(value: f32) -> Model {
@@ -45,6 +46,35 @@ fn a_model_and_its_data_are_replaced_together() {
     opened.save_within(&path, 0).unwrap();
     assert_eq!(large_of(&path), 3.0);
     assert_eq!(names(folder.path()).len(), 2);
+}
+
+#[test]
+fn a_save_that_is_stopped_changes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.onnx");
+    for limit in [0, u64::MAX] {
+        with_large(1.0).save_within(&path, limit).unwrap();
+        let before = names(folder.path());
+        let mut stopped = 0;
+        // At each question but those after the file is in place, which it is not asked.
+        for allowed in 0.. {
+            let asked = Cell::new(0);
+            let stop = move || asked.replace(asked.get() + 1) >= allowed;
+            match stop_when(stop, || with_large(2.0).save_within(&path, limit)) {
+                Ok(_) => break,
+                Err(error) => {
+                    assert_eq!(*error.kind(), ErrorKind::Stopped);
+                    assert!(error.path().unwrap().starts_with(folder.path()), "{error:?}");
+                    assert_eq!((large_of(&path), names(folder.path())), (1.0, before.clone()));
+                    stopped += 1;
+                }
+            }
+        }
+        assert!(stopped > 3, "{stopped}");
+        assert_eq!(large_of(&path), 2.0);
+        // Work after it is not stopped.
+        with_large(3.0).save(&path).unwrap();
+    }
 }
 
 #[test]

@@ -95,7 +95,7 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
         ErrorKind::OwnData => {
             Exception::new(py, "OptionError", &text).with("option", "output_path").raise()
         }
-        ErrorKind::Changed => model("ModelError").raise(),
+        ErrorKind::Changed | ErrorKind::Stopped => model("ModelError").raise(),
         ErrorKind::TooLarge { .. } => {
             model("UnsupportedModelError").with("feature", "models of 2 GiB in one piece").raise()
         }

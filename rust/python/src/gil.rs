@@ -116,6 +116,30 @@ pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 
     }
 }
 
+/// How long a save may take to stop after Ctrl-C: it may wait for the disk.
+const SAVE_PATIENCE: Duration = Duration::from_millis(500);
+
+/// As [`detached`], for work that writes a file: after Ctrl-C, the file is given up unless it is
+/// already in place.
+pub(crate) fn saving<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>(
+    py: Python<'_>,
+    path: &Path,
+    work: impl FnOnce() -> Result<T, E> + Send + 'static,
+) -> PyResult<T> {
+    // After Ctrl-C nothing is written.
+    py.check_signals()?;
+    let (interrupt, abandoned) = (Interrupt::default(), Arc::new(AtomicBool::new(false)));
+    let flags = [interrupt.flag(), Arc::clone(&abandoned)];
+    let outcome = with_callbacks(py, Some(path), &interrupt, Some(SAVE_PATIENCE), |channel| {
+        let stopped = move || flags.iter().any(|flag| flag.load(Ordering::Relaxed));
+        let outcome = quantize_rs::stop_when(stopped, work);
+        drop(channel);
+        outcome
+    });
+    abandoned.store(true, Ordering::Relaxed);
+    outcome
+}
+
 /// Threads that were abandoned.
 static ABANDONED: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 

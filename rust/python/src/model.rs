@@ -112,9 +112,8 @@ impl Model {
 
     /// Writes the model, completely or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        // After Ctrl-C nothing is written.
-        py.check_signals()?;
-        gil::detached(py, Some(&path), || self.model.save(&path).map(|_| ()))
+        let (model, to) = (self.model.clone(), path.clone());
+        gil::saving(py, &path, move || model.save(to).map(|_| ()))
     }
 
     /// The model as the bytes of one file.

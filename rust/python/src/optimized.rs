@@ -29,9 +29,8 @@ impl Optimized {
 
     /// Writes the model, completely or not at all, and returns the report.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<Outcome> {
-        // After Ctrl-C nothing is written.
-        py.check_signals()?;
-        let report = gil::detached(py, Some(&path), || self.made.save(&path))?;
+        let (made, to) = (self.made.clone(), path.clone());
+        let report = gil::saving(py, &path, move || made.save(to))?;
         Ok(Outcome::new(report))
     }
 

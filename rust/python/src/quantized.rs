@@ -46,10 +46,9 @@ impl Quantized {
     /// external data if that is asked for, or if the file would be too large.
     #[pyo3(signature = (path, *, external_data=false))]
     fn save(&self, py: Python<'_>, path: PathBuf, external_data: bool) -> PyResult<Outcome> {
-        // After Ctrl-C nothing is written.
-        py.check_signals()?;
         let limit = if external_data { 0 } else { u64::MAX };
-        let report = gil::detached(py, Some(&path), || self.made.save_within(&path, limit))?;
+        let (made, to) = (self.made.clone(), path.clone());
+        let report = gil::saving(py, &path, move || made.save_within(to, limit))?;
         Ok(self.timed(report))
     }
 

@@ -80,8 +80,8 @@ impl Ranges {
 
     /// Writes a file, completely or not at all.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
-        let found = Arc::clone(&self.found);
-        gil::detached(py, None, move || found.save(path))
+        let (found, to) = (Arc::clone(&self.found), path.clone());
+        gil::saving(py, &path, move || found.save(to))
     }
 
     /// Whether the ranges hold second moments.

@@ -111,6 +111,7 @@ pub use quantize_rs_math::{
 };
 pub use quantize_rs_onnx::{
     DataType, FinishedSpan, Listening, Model, Span, SpanLevel, SpanListener, Tensor, listen,
+    stop_when,
 };
 pub use ranges::{
     Histogram, Moments, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight,
