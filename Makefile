@@ -107,9 +107,11 @@ sanitize:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs-onnx -p quantize-rs-math --tests --locked
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs --lib --test damaged --test writing --test validating --locked
 
-# The wheel as it is published: size, bill of materials, and whether it works beside numpy alone.
+# The wheel as it is published: size, bill of materials, and whether it works beside numpy alone; with
+# CHROOT=FOLDER also in a bare Debian there, which debootstrap makes if it is missing (as root).
+CHROOT ?=
 wheel: $(VENV)/demo-ready
-	$(BIN)/python tools/check_wheel.py dist/*.whl
+	$(BIN)/python tools/check_wheel.py dist/*.whl $(if $(CHROOT),--chroot $(CHROOT))
 
 # Writes the fixtures anew, byte for byte what is checked in.
 fixtures: $(VENV)/created

@@ -1,11 +1,12 @@
 """Check a built wheel as a user gets it: what it holds, and that it works where nothing else is.
 
-    python tools/check_wheel.py dist/NAME.whl [--packages FOLDER]
+    python tools/check_wheel.py dist/NAME.whl [--packages FOLDER] [--chroot FOLDER]
 
 It has to be of at most 15 MB, with a bill of materials in CycloneDX that lists every crate of
 Cargo.lock that is built. Then it is installed beside numpy alone, in an environment without
 variables, where importing, quantizing a model and the command have to work. With `--packages`, pip
-takes numpy from that folder and asks no index.
+takes numpy from that folder and asks no index. With `--chroot`, the same has to work in a bare
+Debian in that folder, which `bare_system.py` makes if it is not there.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+
+import bare_system
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 EXAMPLE = REPOSITORY / "examples" / "digits"
+EXAMPLE_FILES = ("digits_cnn.onnx", "calibration.npy")
 LARGEST = 15_000_000  # bytes
 # Crates that the wheel cannot be without.
 CRATES = ("quantize-rs", "quantize-rs-onnx", "pyo3", "tract-onnx", "serde_json")
@@ -63,7 +68,30 @@ def materials(wheel: zipfile.ZipFile) -> list[str]:
     return faults
 
 
-def bare(wheel: Path, packages: Path | None) -> list[str]:
+Run = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+
+
+def works(bin_folder: str, run: Run) -> list[str]:
+    """What does not work of an installed wheel, beside the files of `EXAMPLE_FILES`."""
+    command = f"{bin_folder}/quantize-rs"
+    checks = [
+        [f"{bin_folder}/python", "-I", "-c", PROGRAM, *EXAMPLE_FILES],
+        [command, "--version"],
+        [command, "quantize", EXAMPLE_FILES[0], "-o", "command.onnx"],
+        [command, "validate", EXAMPLE_FILES[0], "command.onnx"],
+    ]
+    faults = []
+    for check in checks:
+        done = run(check)
+        if done.returncode:
+            said = (done.stdout + done.stderr).strip()
+            faults.append(f"{' '.join(check[:2])} fails with {done.returncode}: {said}")
+        else:
+            print(done.stdout.strip().splitlines()[-1])
+    return faults
+
+
+def in_environment(wheel: Path, packages: Path | None) -> list[str]:
     """What does not work in an environment of its own without variables."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -77,31 +105,42 @@ def bare(wheel: Path, packages: Path | None) -> list[str]:
         else:
             # Where pip finds packages may be a setting of the user.
             subprocess.run([*pip, str(wheel)], check=True)
-        for name in ("digits_cnn.onnx", "calibration.npy"):
-            shutil.copyfile(EXAMPLE / name, folder / name)
-        command = str(python.with_name("quantize-rs"))
-        checks = [
-            [str(python), "-I", "-c", PROGRAM, "digits_cnn.onnx", "calibration.npy"],
-            [command, "--version"],
-            [command, "quantize", "digits_cnn.onnx", "-o", "command.onnx"],
-            [command, "validate", "digits_cnn.onnx", "command.onnx"],
-        ]
-        faults = []
-        for check in checks:
-            done = subprocess.run(check, cwd=folder, env={}, capture_output=True, text=True)
-            if done.returncode:
-                said = (done.stdout + done.stderr).strip()
-                faults.append(f"{' '.join(check[:2])} fails with {done.returncode}: {said}")
-            else:
-                print(done.stdout.strip().splitlines()[-1])
-        return faults
+        copy_examples(folder)
+
+        def run(check: list[str]) -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                check, cwd=folder, env={}, capture_output=True, text=True, check=False
+            )
+
+        return works(str(python.parent), run)
+
+
+def in_system(root: Path, wheel: Path, packages: Path | None) -> list[str]:
+    """What does not work in a bare Debian in a folder."""
+    with bare_system.installed(root, wheel, packages) as place:
+        copy_examples(place)
+        folder = f"/{place.relative_to(root)}"
+        return works("env/bin", lambda check: bare_system.inside(root, folder, check))
+
+
+def copy_examples(folder: Path) -> None:
+    """Copy the files that the checks quantize."""
+    for name in EXAMPLE_FILES:
+        shutil.copyfile(EXAMPLE / name, folder / name)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("wheel", type=Path)
     parser.add_argument("--packages", type=Path, help="a folder with a wheel of numpy")
+    parser.add_argument("--chroot", type=Path, help="a folder with a bare Debian, or for one")
     args = parser.parse_args()
+    if args.chroot:
+        # Before the work begins that is in vain without it.
+        try:
+            bare_system.make(args.chroot.resolve())
+        except bare_system.UnusableError as error:
+            parser.error(str(error))
     wheel = args.wheel.resolve()
     size = wheel.stat().st_size
     print(f"{wheel.name}: {size / 1e6:.2f} MB")
@@ -110,7 +149,12 @@ def main() -> int:
         faults += materials(opened)
         for entry in sorted(opened.infolist(), key=lambda entry: -entry.compress_size)[:3]:
             print(f"  {entry.filename}: {entry.compress_size / 1e6:.2f} MB")
-    faults += bare(wheel, args.packages)
+    faults += in_environment(wheel, args.packages)
+    if args.chroot:
+        try:
+            faults += in_system(args.chroot.resolve(), wheel, args.packages)
+        except bare_system.UnusableError as error:
+            faults.append(str(error))
     print("\n".join(faults) or "the wheel is as it has to be")
     return 1 if faults else 0
 
