@@ -51,9 +51,9 @@ def layers_of(graph: Graph, layers: int, path: Path, product: str = "Gemm") -> N
     save(graph, path, "mlp", width)
 
 
-def many_nodes(path: Path) -> None:
+def many_nodes(path: Path, groups: int = 1000) -> None:
     """A thousand times MatMul, Add and Relu of 16 × 16: 3,000 nodes, 1.4 MB."""
-    groups, width = 1000, 16
+    width = 16
     rng = np.random.default_rng(16)
     graph, x = Graph(), "x"
     for group in range(groups):

@@ -46,6 +46,8 @@ pub struct Graph<'m> {
     /// The values: inputs, constants, then the outputs of each node.
     pub values: Vec<Value<'m>>,
     by_name: HashMap<&'m str, ValueId>,
+    inputs: Ends,
+    outputs: Ends,
     names: HashSet<&'m str>,
     /// The inferred types and shapes, in the order of `values`. Computed on first use.
     facts: OnceLock<Vec<Option<Arc<Fact>>>>,
@@ -101,6 +103,27 @@ pub struct Consumer {
     pub input: usize,
 }
 
+/// The values at the inputs of all nodes, or at their outputs. Looking up names takes longer.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Where the values of each node end.
+    until: Vec<usize>,
+    values: Vec<Option<ValueId>>,
+}
+
+impl Ends {
+    /// Adds those of the next node.
+    fn add(&mut self, values: impl Iterator<Item = Option<ValueId>>) {
+        self.values.extend(values);
+        self.until.push(self.values.len());
+    }
+
+    fn get(&self, node: usize, at: usize) -> Option<ValueId> {
+        let start = if node == 0 { 0 } else { self.until[node - 1] };
+        self.values[start..self.until[node]].get(at).copied().flatten()
+    }
+}
+
 impl<'m> Graph<'m> {
     /// Creates the graph view of a model.
     ///
@@ -114,6 +137,8 @@ impl<'m> Graph<'m> {
             nodes: proto.node.iter().map(|node| &**node).collect(),
             values: Vec::new(),
             by_name: HashMap::new(),
+            inputs: Ends::default(),
+            outputs: Ends::default(),
             names: HashSet::new(),
             facts: OnceLock::new(),
         };
@@ -132,12 +157,12 @@ impl<'m> Graph<'m> {
 
     /// The value at an input of a node; `None` if the input is omitted.
     pub fn input(&self, node: usize, input: usize) -> Option<ValueId> {
-        self.nodes[node].input.get(input).and_then(|name| self.value(name))
+        self.inputs.get(node, input)
     }
 
     /// The value at an output of a node; `None` if the output is omitted.
     pub fn output(&self, node: usize, output: usize) -> Option<ValueId> {
-        self.nodes[node].output.get(output).and_then(|name| self.value(name))
+        self.outputs.get(node, output)
     }
 
     /// All names used in the model, including those in subgraphs.
@@ -253,10 +278,16 @@ impl<'m> Graph<'m> {
 
     fn add_readers(&mut self, proto: &'m GraphProto) {
         for (index, node) in self.nodes.clone().into_iter().enumerate() {
-            for (input, name) in node.input.iter().enumerate() {
-                if let Some(value) = self.value(name) {
+            self.inputs.add(node.input.iter().map(|name| self.by_name.get(name.as_str()).copied()));
+            self.outputs
+                .add(node.output.iter().map(|name| self.by_name.get(name.as_str()).copied()));
+            for input in 0..node.input.len() {
+                if let Some(value) = self.inputs.get(index, input) {
                     self.values[value].consumers.push(Consumer { node: index, input });
                 }
+            }
+            if node.subgraphs().next().is_none() {
+                continue;
             }
             let own = node.input.iter().filter(|name| !name.is_empty()).count();
             for name in &reads(node)[own..] {

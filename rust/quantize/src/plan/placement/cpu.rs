@@ -42,13 +42,17 @@ pub(crate) fn leave_stem_float(
     let mut left = ops.iter().filter(counted).count() / FLOAT_SHARE;
     let mut float: BTreeSet<ValueId> =
         (0..graph.values.len()).filter(|id| context.is_input(*id)).collect();
+    let mut op_of: Vec<Option<&IntegerOp>> = vec![None; graph.nodes.len()];
+    for op in ops {
+        op_of[op.node].get_or_insert(op);
+    }
     let mut outcome = Outcome::default();
     for node in context.order.iter().copied() {
         let passes = matches!(
             context.integer(node),
             Some(IntegerSupport::Fused | IntegerSupport::SameAsInput { .. })
         );
-        let stays_float = match ops.iter().find(|op| op.node == node) {
+        let stays_float = match op_of[node] {
             Some(op) if left > 0 && context.is_narrow(decisions, op, &float) => {
                 let reason = Decision::KeepFloat(KeepReason::Stem { node: context.label(node) });
                 let weight = op.weight.map(|weight| Outcome::revise(weight, reason));

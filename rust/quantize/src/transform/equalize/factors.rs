@@ -45,25 +45,39 @@ pub(super) struct Network<'a, 'm> {
     graph: &'a Graph<'m>,
     groups: &'a Groups<'m>,
     weights: Vec<Magnitudes>,
+    /// The products that write or read each group, in order.
+    of_group: Vec<Vec<usize>>,
 }
 
 impl<'a, 'm> Network<'a, 'm> {
     /// `None` if a weight cannot be read.
     pub(super) fn of(graph: &'a Graph<'m>, groups: &'a Groups<'m>) -> Option<Network<'a, 'm>> {
         let weights = groups.products.iter().map(|linked| Magnitudes::of(&linked.product));
-        Some(Network { graph, groups, weights: weights.collect::<Option<_>>()? })
+        let weights = weights.collect::<Option<_>>()?;
+        let mut of_group = vec![Vec::new(); groups.channels.len()];
+        for (at, linked) in groups.products.iter().enumerate() {
+            let other = linked.to.filter(|to| linked.from != Some(*to));
+            for group in linked.from.into_iter().chain(other) {
+                of_group[group].push(at);
+            }
+        }
+        Some(Network { graph, groups, weights, of_group })
     }
 
     /// The exponents that equalize all groups; `None` if none is worth a change.
     pub(super) fn exponents(&self, measure: Measure) -> Option<Exponents> {
         let mut logs: Vec<Vec<f64>> =
             self.groups.channels.iter().map(|channels| vec![0.0; *channels]).collect();
+        // Two to these: only those of the group that changes are computed again.
+        let mut factors: Vec<Vec<f64>> =
+            self.groups.channels.iter().map(|channels| vec![1.0; *channels]).collect();
         for sweep in 0..SWEEPS {
             let mut change = 0.0_f64;
             for group in 0..logs.len() {
-                let new = self.equalized(group, &logs, measure);
+                let new = self.equalized(group, &factors, measure);
                 let pairs = new.iter().zip(&logs[group]);
                 change = pairs.fold(change, |most, (new, old)| most.max((new - old).abs()));
+                factors[group] = new.iter().map(|log| log.exp2()).collect();
                 logs[group] = new;
             }
             // The first visit shows whether channels differ at all.
@@ -74,26 +88,22 @@ impl<'a, 'm> Network<'a, 'm> {
         rounded(&logs)
     }
 
-    /// The exponents of a group that fit those of the others.
-    fn equalized(&self, group: usize, logs: &[Vec<f64>], measure: Measure) -> Vec<f64> {
+    /// The exponents of a group that fit the factors of the others.
+    fn equalized(&self, group: usize, factors: &[Vec<f64>], measure: Measure) -> Vec<f64> {
         let channels = self.groups.channels[group];
         let (mut written, mut read) = (vec![0.0_f64; channels], vec![0.0_f64; channels]);
-        let powers: Vec<Vec<f64>> =
-            logs.iter().map(|logs| logs.iter().map(|log| log.exp2()).collect()).collect();
-        for (linked, weight) in self.groups.products.iter().zip(&self.weights) {
+        for at in &self.of_group[group] {
+            let (linked, weight) = (&self.groups.products[*at], &self.weights[*at]);
             let writes = linked.to == Some(group);
             let reads = linked.from == Some(group);
-            if !writes && !reads {
-                continue;
-            }
-            let inputs = linked.from.map(|from| (&powers[from], self.run_length(linked)));
-            let outputs = linked.to.map(|to| &powers[to]);
+            let inputs = linked.from.map(|from| (&factors[from], self.run_length(linked)));
+            let outputs = linked.to.map(|to| &factors[to]);
             weight.each_pair(|input, output, largest, energy| {
                 let (channel, by) = match inputs {
-                    Some((powers, run)) => (input / run, powers[input / run]),
+                    Some((factors, run)) => (input / run, factors[input / run]),
                     None => (input, 1.0),
                 };
-                let divided = outputs.map_or(1.0, |powers| powers[output]);
+                let divided = outputs.map_or(1.0, |factors| factors[output]);
                 match measure {
                     Measure::Largest => {
                         if writes {
