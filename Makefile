@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny sanitize wheel fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny sanitize memcheck wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -79,15 +79,16 @@ conformance: $(VENV)/demo-ready
 
 # Runs N mutated inputs of all targets, or of those that TARGET names (SECURITY.md has them), FILES
 # of each format that is read in Python, and RESULTS models whose results run in ONNX Runtime; then
-# kills a process that saves KILLS times.
+# kills a process that saves KILLS times. Inputs are files of SCRATCH, written faster in memory.
 N ?= 1000000
 FILES ?= 2000
 RESULTS ?= 500
 KILLS ?= 200
 THREADS ?= 2
+SCRATCH ?= $(firstword $(wildcard /dev/shm) /tmp)
 SEEDS := target/attack-seeds
 attack: $(VENV)/demo-ready $(SEEDS)/made
-	N=$(N) THREADS=$(THREADS) SEEDS=$(CURDIR)/$(SEEDS) cargo test --profile attack -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
+	N=$(N) THREADS=$(THREADS) TMPDIR=$(SCRATCH) SEEDS=$(CURDIR)/$(SEEDS) cargo test --profile attack -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
 	$(BIN)/python tests/attacks/readers.py --count $(FILES)
 	$(BIN)/python tests/attacks/results.py --count $(RESULTS)
 	KILLS=$(KILLS) cargo test -p quantize-rs-onnx --test killed --locked -- --nocapture
@@ -106,6 +107,13 @@ deny:
 sanitize:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs-onnx -p quantize-rs-math --tests --locked
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs --lib --test damaged --test writing --test validating --locked
+
+# Inputs of `make attack` in valgrind, which finds reads and writes outside of memory in the same
+# optimized program; N of the targets that TARGET names.
+memcheck: TARGET ?= open,npy,npz,safetensors,tensorrt,png,jpeg
+memcheck: N = 2000
+memcheck: $(SEEDS)/made
+	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" TARGET=$(TARGET) N=$(N) THREADS=1 TMPDIR=$(SCRATCH) SEEDS=$(CURDIR)/$(SEEDS) cargo test --profile attack -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
 
 # The wheel as it is published: size, bill of materials, and whether it works beside numpy alone; with
 # CHROOT=FOLDER also in a bare Debian there, which debootstrap makes if it is missing (as root).
