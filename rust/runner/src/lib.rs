@@ -61,3 +61,8 @@ pub use auto::Auto;
 pub use onnxruntime::OnnxRuntime;
 #[cfg(feature = "tract")]
 pub use tract::Tract;
+
+/// The remedy if one of the problems is an operator that no engine of this crate can know.
+#[cfg(any(feature = "tract", feature = "onnxruntime"))]
+const OF_THE_CALLER: &str = "give an engine object that runs the operator (engine=...), or \
+    quantize the weights alone, which runs nothing";

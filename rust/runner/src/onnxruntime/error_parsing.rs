@@ -3,7 +3,7 @@
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
 
 use super::failed;
-use crate::tract::OF_THE_CALLER;
+use crate::OF_THE_CALLER;
 
 /// The maximum length of a message of ONNX Runtime in an error.
 const MAX_MESSAGE_LENGTH: usize = 600;

@@ -11,8 +11,6 @@ mod preflight;
 mod widen;
 mod workarounds;
 
-pub(crate) use preflight::OF_THE_CALLER;
-
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -16,6 +16,7 @@ use tract_onnx::pb::{
 
 use super::datum_type;
 use super::names::node_name;
+use crate::OF_THE_CALLER;
 use crate::inputs::listed;
 
 /// The first opset that does not broadcast by an attribute, which tract does not read.
@@ -146,10 +147,6 @@ const DEFECTS: &[KnownDefect] = &[
 
 const OF_THE_EXPORT: &str = "ONNX Runtime may: `pip install onnxruntime` and use the engine auto \
     or onnxruntime, or export the model without them, for opset 13 or later";
-
-/// The remedy if one of the problems is an operator that neither engine can know.
-pub(crate) const OF_THE_CALLER: &str = "give an engine object that runs the operator \
-    (engine=...), or quantize the weights alone, which runs nothing";
 
 /// The remedy if one of the problems may be due to quantization.
 const NOT_OF_THE_EXPORT: &str =
