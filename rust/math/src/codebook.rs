@@ -4,11 +4,15 @@
 //! 2305.14314), section 3 and appendix E, for the numbers of NF4; ONNX Runtime's contrib operators,
 //! `MatMulBnb4`, for those of FP4 and for the layout.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
+use crate::float_source::Element;
 use crate::group_ranges::first_non_finite;
 use crate::metrics::Sums;
+use crate::simd::{SimdLoop, vectorized};
 use crate::{FloatSource, MathError, Metrics};
 
 /// 16 numbers that 4 bits stand for.
@@ -115,9 +119,10 @@ impl Codebook {
     }
 }
 
-/// The codes in the order of their numbers, and the limits between them.
+/// The codes in the order of their numbers, the numbers, and the limits between them.
 struct Search {
     codes: [u8; 16],
+    values: [f32; 16],
     limits: [f32; 15],
 }
 
@@ -135,12 +140,17 @@ impl Search {
         }
         let mut all = [*codes.last().unwrap_or(&0); 16];
         all[..codes.len()].copy_from_slice(&codes);
-        Search { codes: all, limits }
+        Search { codes: all, values: all.map(|code| values[usize::from(code)]), limits }
+    }
+
+    /// The number of limits below `x`.
+    #[inline(always)]
+    fn above(&self, x: f32) -> u32 {
+        self.limits.iter().map(|limit| u32::from(x > *limit)).sum()
     }
 
     fn code(&self, x: f32) -> u8 {
-        let above: u8 = self.limits.iter().map(|limit| u8::from(x > *limit)).sum();
-        self.codes[usize::from(above)]
+        self.codes[self.above(x) as usize]
     }
 }
 
@@ -219,8 +229,11 @@ impl CodebookSpec {
             .into_par_iter()
             .map(|part| {
                 let own = part * length..expected.min((part + 1) * length);
-                let values: Vec<f32> = own.map(|at| data.get(self.place(at))).collect();
-                self.encoded(&values, &search)
+                let values = match data {
+                    FloatSource::Slice(all) => self.gathered(all, own),
+                    FloatSource::LittleEndian(all) => self.gathered(all, own),
+                };
+                vectorized(Encode { spec: self, values: &values, search: &search })
             })
             .collect();
         let (mut codes, mut scales, mut sums) = (Vec::new(), Vec::new(), Vec::new());
@@ -232,61 +245,28 @@ impl CodebookSpec {
         Ok(Coded { codes, scales, metrics: Sums::total(sums).metrics(expected) })
     }
 
-    /// Where an element is in the data, counted a column after another.
-    fn place(&self, at: usize) -> usize {
-        let (column, row) = (at / self.depth, at % self.depth);
-        if self.transposed { at } else { row * self.width + column }
-    }
-
-    fn encoded(&self, values: &[f32], search: &Search) -> (Vec<u8>, Vec<f32>, Sums) {
-        let (mut packed, mut scales) = (Vec::new(), Vec::new());
-        let mut decoded = Vec::with_capacity(values.len());
-        for block in values.chunks(self.block_size) {
-            let scale = self.scale(block, search);
-            let codes: Vec<u8> = block.iter().map(|x| search.code(x / scale)).collect();
-            decoded.extend(codes.iter().map(|code| self.value(*code) * scale));
-            let second = |pair: &[u8]| pair.get(1).copied().unwrap_or(0);
-            packed.extend(codes.chunks(2).map(|pair| pair[0] << 4 | second(pair)));
-            scales.push(scale);
+    /// Some of the elements, counted a column after another. Rows of the data are read as they lie
+    /// in memory.
+    fn gathered<X: Element>(&self, data: &[X], own: Range<usize>) -> Vec<f32> {
+        if self.transposed {
+            return data[own].iter().map(|x| x.value()).collect();
         }
-        (packed, scales, Sums::of(values, &decoded))
-    }
-
-    fn value(&self, code: u8) -> f32 {
-        self.codebook.values()[usize::from(code)]
-    }
-
-    fn scale(&self, block: &[f32], search: &Search) -> f32 {
-        let largest = block.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
-        if largest < f32::MIN_POSITIVE {
-            return f32::MIN_POSITIVE;
-        }
-        if !self.least_error {
-            return largest;
-        }
-        let mut best = (f64::INFINITY, largest);
-        let mut attempt = |scale: f32| {
-            // The scale that suits these codes best, by least squares.
-            let (mut error, mut products, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
-            for x in block {
-                let value = f64::from(self.value(search.code(x / scale)));
-                let x = f64::from(*x);
-                error += (x - value * f64::from(scale)).powi(2);
-                products += x * value;
-                squares += value * value;
-            }
-            if error < best.0 {
-                best = (error, scale);
-            }
-            (products / squares) as f32
+        let (first, last) = (own.start / self.depth, (own.end - 1) / self.depth);
+        let rows = if first == last {
+            own.start % self.depth..(own.end - 1) % self.depth + 1
+        } else {
+            0..self.depth
         };
-        for part in PARTS {
-            let refit = attempt(largest * part);
-            if refit >= f32::MIN_POSITIVE && refit.is_finite() {
-                attempt(refit);
+        let mut values = vec![0.0; own.len()];
+        for row in rows {
+            for column in first..=last {
+                let at = column * self.depth + row;
+                if own.contains(&at) {
+                    values[at - own.start] = data[row * self.width + column].value();
+                }
             }
         }
-        best.1
+        values
     }
 
     /// The numbers that codes stand for, a column after another. `None` if there are fewer codes or
@@ -299,7 +279,135 @@ impl CodebookSpec {
         }
         let code =
             |at: usize| if at.is_multiple_of(2) { codes[at / 2] >> 4 } else { codes[at / 2] & 15 };
-        Some((0..elements).map(|at| self.value(code(at)) * scales[at / block]).collect())
+        let value = |code: u8| self.codebook.values()[usize::from(code)];
+        Some((0..elements).map(|at| value(code(at)) * scales[at / block]).collect())
+    }
+}
+
+/// Blocks whose scales are searched side by side, so that the sums of each are in the order of its
+/// elements.
+const LANES: usize = 64;
+
+type Lanes<T> = [T; LANES];
+
+/// The codes and scales of some blocks, and what they lose.
+struct Encode<'a> {
+    spec: &'a CodebookSpec,
+    values: &'a [f32],
+    search: &'a Search,
+}
+
+impl SimdLoop for Encode<'_> {
+    type Output = (Vec<u8>, Vec<f32>, Sums);
+
+    #[inline(always)]
+    fn run(self) -> Self::Output {
+        let Encode { spec, values, search } = self;
+        let size = spec.block_size;
+        let mut scales = Vec::with_capacity(values.len().div_ceil(size));
+        let mut side_by_side = vec![[0.0_f32; LANES]; size];
+        for blocks in values.chunks(LANES * size) {
+            for (lane, block) in blocks.chunks(size).enumerate() {
+                side_by_side.iter_mut().zip(block).for_each(|(row, x)| row[lane] = *x);
+                // A 0 costs nothing and changes no sum.
+                side_by_side[block.len()..].iter_mut().for_each(|row| row[lane] = 0.0);
+            }
+            let found = search.scales(&side_by_side, spec.least_error);
+            scales.extend_from_slice(&found[..blocks.len().div_ceil(size)]);
+        }
+        let (mut codes, mut decoded) = (vec![0; values.len()], vec![0.0; values.len()]);
+        let blocks = values.chunks(size).zip(codes.chunks_mut(size)).zip(decoded.chunks_mut(size));
+        for (((x, codes), decoded), scale) in blocks.zip(&scales) {
+            for ((x, code), decoded) in x.iter().zip(codes).zip(decoded) {
+                let above = search.above(x / scale);
+                *code = search.codes[above as usize];
+                *decoded = search.values[above as usize] * scale;
+            }
+        }
+        // A block has an even number of elements, so that a byte is of one block.
+        let second = |pair: &[u8]| pair.get(1).copied().unwrap_or(0);
+        let packed = codes.chunks(2).map(|pair| pair[0] << 4 | second(pair)).collect();
+        (packed, scales, Sums::of(values, &decoded))
+    }
+}
+
+/// The squared error of blocks with these scales.
+struct Attempt {
+    errors: Lanes<f64>,
+    /// The scale that suits the codes best, by least squares.
+    refits: Lanes<f32>,
+}
+
+impl Search {
+    /// The scales of blocks side by side.
+    #[inline(always)]
+    fn scales(&self, rows: &[Lanes<f32>], least_error: bool) -> Lanes<f32> {
+        let mut largest = [0.0_f32; LANES];
+        for row in rows {
+            for lane in 0..LANES {
+                let x = row[lane].abs();
+                largest[lane] = if x > largest[lane] { x } else { largest[lane] };
+            }
+        }
+        let mut best = [(f64::INFINITY, 0.0_f32); LANES];
+        for lane in 0..LANES {
+            best[lane].1 = largest[lane];
+        }
+        let parts = if least_error { &PARTS[..] } else { &[] };
+        for part in parts {
+            let scales = largest.map(|largest| largest * part);
+            let first = self.attempt(rows, &scales);
+            let second = self.attempt(rows, &first.refits);
+            for lane in 0..LANES {
+                if first.errors[lane] < best[lane].0 {
+                    best[lane] = (first.errors[lane], scales[lane]);
+                }
+                let refit = first.refits[lane];
+                let usable = refit >= f32::MIN_POSITIVE && refit.is_finite();
+                if usable && second.errors[lane] < best[lane].0 {
+                    best[lane] = (second.errors[lane], refit);
+                }
+            }
+        }
+        let mut found = [f32::MIN_POSITIVE; LANES];
+        for lane in 0..LANES {
+            if largest[lane] >= f32::MIN_POSITIVE {
+                found[lane] = best[lane].1;
+            }
+        }
+        found
+    }
+
+    #[inline(always)]
+    fn attempt(&self, rows: &[Lanes<f32>], scales: &Lanes<f32>) -> Attempt {
+        let mut errors = [0.0_f64; LANES];
+        let (mut products, mut squares) = (errors, errors);
+        // The bits that change from a number to the next one: without a selection, which would
+        // become a branch.
+        let (limits, bits) = (self.limits, self.values.map(f32::to_bits));
+        let mut changes = [0; 15];
+        for at in 0..changes.len() {
+            changes[at] = bits[at] ^ bits[at + 1];
+        }
+        for row in rows {
+            for lane in 0..LANES {
+                let steps = row[lane] / scales[lane];
+                let mut value = bits[0];
+                for at in 0..limits.len() {
+                    value ^= u32::from(steps > limits[at]).wrapping_neg() & changes[at];
+                }
+                let (x, value) = (f64::from(row[lane]), f64::from(f32::from_bits(value)));
+                let error = x - value * f64::from(scales[lane]);
+                errors[lane] += error * error;
+                products[lane] += x * value;
+                squares[lane] += value * value;
+            }
+        }
+        let mut refits = [0.0_f32; LANES];
+        for lane in 0..LANES {
+            refits[lane] = (products[lane] / squares[lane]) as f32;
+        }
+        Attempt { errors, refits }
     }
 }
 
@@ -357,6 +465,84 @@ mod tests {
                 let mse = crate::metrics(&original, &decoded).mse;
                 assert!((mse - better.metrics.mse).abs() < 1e-9 * mse);
                 assert!(spec.decode(&better.codes[1..], &better.scales).is_none());
+            }
+        }
+    }
+
+    /// The scale of a block, step by step.
+    fn scale_by_definition(spec: &CodebookSpec, block: &[f32]) -> f32 {
+        let largest = block.iter().fold(0.0_f32, |most, x| most.max(x.abs()));
+        if largest < f32::MIN_POSITIVE || !spec.least_error {
+            return largest.max(f32::MIN_POSITIVE);
+        }
+        let mut best = (f64::INFINITY, largest);
+        let mut attempt = |scale: f32| {
+            let (mut error, mut products, mut squares) = (0.0_f64, 0.0_f64, 0.0_f64);
+            for x in block {
+                let code = spec.codebook.nearest(x / scale);
+                let value = f64::from(spec.codebook.values()[usize::from(code)]);
+                error += (f64::from(*x) - value * f64::from(scale)).powi(2);
+                products += f64::from(*x) * value;
+                squares += value * value;
+            }
+            if error < best.0 {
+                best = (error, scale);
+            }
+            (products / squares) as f32
+        };
+        for part in PARTS {
+            let refit = attempt(largest * part);
+            if refit >= f32::MIN_POSITIVE && refit.is_finite() {
+                attempt(refit);
+            }
+        }
+        best.1
+    }
+
+    #[test]
+    fn codes_and_scales_are_those_of_the_definition() {
+        let mut state = 5_u32;
+        let mut next = || {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+        };
+        for (depth, width) in [(64, 40), (50, 23), (16, 1), (3, 37), (700, 2)] {
+            let mut data: Vec<f32> = (0..depth * width).map(|_| next() * next() * next()).collect();
+            data.iter_mut().step_by(7).for_each(|x| *x = 0.0);
+            // Blocks of zeros, of denormals and of the largest numbers.
+            for (at, x) in data.iter_mut().enumerate() {
+                *x *= [1.0, 0.0, 1e-40, 3e38, 1.0, 1e-37, 1.0][at / 48 % 7];
+            }
+            for codebook in Codebook::ALL {
+                for (transposed, least_error) in [(true, true), (false, true), (true, false)] {
+                    let codebook = *codebook;
+                    let block_size = 16;
+                    let spec = CodebookSpec {
+                        depth,
+                        width,
+                        transposed,
+                        block_size,
+                        codebook,
+                        least_error,
+                    };
+                    let own = |at: usize| {
+                        let (column, row) = (at / depth, at % depth);
+                        data[if transposed { at } else { row * width + column }]
+                    };
+                    let values: Vec<f32> = (0..data.len()).map(own).collect();
+                    let scales: Vec<f32> =
+                        values.chunks(16).map(|block| scale_by_definition(&spec, block)).collect();
+                    let code = |at: usize| codebook.nearest(values[at] / scales[at / 16]);
+                    let codes: Vec<u8> = (0..data.len().div_ceil(2))
+                        .map(|at| {
+                            let second = 2 * at + 1;
+                            code(2 * at) << 4 | if second < data.len() { code(second) } else { 0 }
+                        })
+                        .collect();
+                    let found = spec.quantize(&data).unwrap();
+                    assert_eq!(found.scales, scales, "{spec:?}");
+                    assert_eq!(found.codes, codes, "{spec:?}");
+                }
             }
         }
     }
