@@ -98,8 +98,15 @@ impl ColumnParams {
     }
 }
 
-/// Columns processed together: as many as are read at once from a row.
+/// Columns whose metrics are added before those of others.
 const TILE: usize = 128;
+
+/// Tiles that are read at once from a row of a wide matrix: where rows are many pages apart, short
+/// pieces of them would mean waiting for the memory.
+const TILES_AT_ONCE: usize = 8;
+
+/// A matrix with fewer tiles is divided into more tasks instead.
+const MANY_TILES: usize = 4 * TILES_AT_ONCE;
 
 impl MatMulNBitsSpec {
     /// Blocks per column.
@@ -169,9 +176,12 @@ impl MatMulNBitsSpec {
             FloatSource::Slice(values) => self.encode(values, blobs),
             FloatSource::LittleEndian(values) => self.encode(values, blobs),
         };
-        match first_non_finite(data).filter(|_| columns.is_none()) {
+        if let Some(columns) = columns {
+            return Ok(columns);
+        }
+        match first_non_finite(data) {
             Some(index) => Err(MathError::NonFinite { index, value: data.get(index).to_string() }),
-            None => Ok(columns.unwrap_or_else(ColumnParams::none)),
+            None => Ok(ColumnParams::none()),
         }
     }
 
@@ -242,27 +252,29 @@ impl MatMulNBitsSpec {
             return Some(ColumnParams::none());
         }
         let (blocks, packed) = (self.blocks(), self.zero_points_len());
+        let wide = !self.transposed && self.width >= MANY_TILES * TILE;
+        let columns = if wide { TILES_AT_ONCE * TILE } else { TILE };
         let mut scales = vec![0.0; self.width * blocks];
         let shifts = self.has_float_zero_points();
         let mut packed_points = vec![0; if shifts { 0 } else { self.width * packed }];
         let mut float_points = vec![0.0; if shifts { self.width * blocks } else { 0 }];
         let zero_points: Vec<Points<'_>> = if shifts {
-            float_points.chunks_mut(TILE * blocks).map(Points::Floats).collect()
+            float_points.chunks_mut(columns * blocks).map(Points::Floats).collect()
         } else {
-            packed_points.chunks_mut(TILE * packed).map(Points::Packed).collect()
+            packed_points.chunks_mut(columns * packed).map(Points::Packed).collect()
         };
-        let tiles = blobs
-            .par_chunks_mut(TILE * blocks * self.blob_len())
-            .zip(scales.par_chunks_mut(TILE * blocks))
+        let tasks = blobs
+            .par_chunks_mut(columns * blocks * self.blob_len())
+            .zip(scales.par_chunks_mut(columns * blocks))
             .zip(zero_points)
             .enumerate();
-        let sums: Option<Vec<Sums>> = tiles
-            .map_init(Scratch::default, |scratch, (tile, ((blobs, scales), zero_points))| {
-                let (cut, first) = (self, tile * TILE);
-                vectorized(Tile { cut, data, first, scratch, blobs, scales, zero_points })
+        let sums: Option<Vec<Vec<Sums>>> = tasks
+            .map_init(Scratch::default, |scratch, (task, ((blobs, scales), zero_points))| {
+                let (cut, first) = (self, task * columns);
+                vectorized(Columns { cut, data, first, scratch, blobs, scales, zero_points })
             })
             .collect();
-        let metrics = Sums::total(sums?).metrics(data.len());
+        let metrics = Sums::total(sums?.into_iter().flatten()).metrics(data.len());
         let zero_points = if shifts {
             ZeroPoints::Floats(float_points)
         } else {
@@ -271,9 +283,10 @@ impl MatMulNBitsSpec {
         Some(ColumnParams { scales, zero_points, metrics })
     }
 
-    /// Quantizes the columns from `first` on, one per set of scales.
+    /// Quantizes the columns from `first` on, one per set of scales. The sums are those of each
+    /// tile.
     #[inline(always)]
-    fn tile<X: Element>(
+    fn columns<X: Element>(
         &self,
         data: &[X],
         first: usize,
@@ -281,14 +294,14 @@ impl MatMulNBitsSpec {
         blobs: &mut [u8],
         scales: &mut [f32],
         mut zero_points: Points<'_>,
-    ) -> Option<Sums> {
+    ) -> Option<Vec<Sums>> {
         let (blocks, blob) = (self.blocks(), self.blob_len());
         let width = scales.len() / blocks;
         let spec = self.spec();
         let points = &mut scratch.zero_points;
         points.clear();
         points.resize(width * blocks, 0);
-        let mut total = Sums::default();
+        let mut totals = vec![Sums::default(); width.div_ceil(TILE)];
         for block in 0..blocks {
             let start = block * self.block_size;
             let len = self.block_size.min(self.depth - start);
@@ -315,9 +328,12 @@ impl MatMulNBitsSpec {
                 }
                 pack_into(&scratch.codes, self.qtype.bits(), &mut blobs[at * blob..][..blob]);
             }
-            total = Sums::total([total, Sums::of(&scratch.floats, &scratch.back)]);
+            let tiles = scratch.floats.chunks(TILE * len).zip(scratch.back.chunks(TILE * len));
+            for (total, (x, back)) in totals.iter_mut().zip(tiles) {
+                *total = Sums::total([*total, Sums::of(x, back)]);
+            }
         }
-        let Points::Packed(zero_points) = zero_points else { return Some(total) };
+        let Points::Packed(zero_points) = zero_points else { return Some(totals) };
         // Unused bits of the last byte have the midpoint of the grid, as in ONNX Runtime's tool.
         let middle = QSpec { symmetric: true, ..spec }.zero_point_midpoint() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
@@ -327,7 +343,7 @@ impl MatMulNBitsSpec {
             scratch.codes.resize(blocks.next_multiple_of(4), middle);
             pack_into(&scratch.codes, self.qtype.bits(), bytes);
         }
-        Some(total)
+        Some(totals)
     }
 
     /// The scale and zero point of a block. An 8-bit symmetric grid also has one more step below
@@ -371,7 +387,7 @@ impl MatMulNBitsSpec {
 }
 
 /// Columns that are processed together, and their outputs.
-struct Tile<'a, X> {
+struct Columns<'a, X> {
     cut: &'a MatMulNBitsSpec,
     data: &'a [X],
     first: usize,
@@ -387,13 +403,13 @@ enum Points<'a> {
     Floats(&'a mut [f32]),
 }
 
-impl<X: Element> SimdLoop for Tile<'_, X> {
-    type Output = Option<Sums>;
+impl<X: Element> SimdLoop for Columns<'_, X> {
+    type Output = Option<Vec<Sums>>;
 
     #[inline(always)]
-    fn run(self) -> Option<Sums> {
-        let Tile { cut, data, first, scratch, blobs, scales, zero_points } = self;
-        cut.tile(data, first, scratch, blobs, scales, zero_points)
+    fn run(self) -> Option<Vec<Sums>> {
+        let Columns { cut, data, first, scratch, blobs, scales, zero_points } = self;
+        cut.columns(data, first, scratch, blobs, scales, zero_points)
     }
 }
 
@@ -525,7 +541,9 @@ mod tests {
     #[test]
     fn blobs_are_those_of_the_definition() {
         for qtype in [QType::UInt2, QType::UInt4, QType::UInt8] {
-            for (depth, width) in [(16, 1), (32, 130), (40, 3), (5, 4), (1, 257)] {
+            for (depth, width) in
+                [(16, 1), (32, 130), (40, 3), (5, 4), (1, 257), (40, MANY_TILES * TILE + 5)]
+            {
                 for symmetric in [false, true] {
                     let cut = cut(depth, width, qtype, symmetric);
                     let data = numbers(depth * width);
