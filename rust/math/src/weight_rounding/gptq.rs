@@ -1,5 +1,6 @@
 //! GPTQ: each rounding error is made good in the elements that are rounded later.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use ndarray::{Array2, s};
@@ -9,6 +10,7 @@ use super::panel::{Panel, WIDE, grid, panels};
 use super::{ColumnIntegers, WeightColumns, stopped};
 use crate::linalg::{add_product, cholesky};
 use crate::rounding::round_ties_even;
+use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec};
 
 /// What is added to the diagonal of the moments, relative to its mean: 1 %, as in the paper.
@@ -79,7 +81,6 @@ fn rounded(
     spec: &QSpec,
 ) -> ColumnIntegers {
     let (depth, lanes) = panel.weight.dim();
-    let (low, high) = grid(spec);
     let mut errors = Array2::<f64>::zeros((depth, lanes));
     let mut integers = vec![0; depth * lanes];
     let mut start = depth.next_multiple_of(LAZY);
@@ -90,26 +91,62 @@ fn rounded(
         let mut sums = Array2::<f64>::zeros((end - start, lanes));
         let before = factor.slice(s![end.., start..end]);
         add_product(1.0, &before.t(), &errors.slice(s![end.., ..]), sums.view_mut());
-        for at in (start..end).rev() {
+        let sums = sums.as_slice_mut().expect("in C order");
+        let integers = &mut integers[..];
+        let errors = errors.as_slice_mut().expect("in C order");
+        let factor = factor.as_slice().expect("in C order");
+        let rows = start..end;
+        let (block, grid) = (part.block, grid(spec));
+        vectorized(Step { panel, block, grid, factor, order, rows, sums, errors, integers });
+    }
+    integers
+}
+
+/// Rounds some rows of a panel.
+struct Step<'a> {
+    panel: &'a Panel,
+    /// The length of a block of the part.
+    block: usize,
+    grid: (f64, f64),
+    factor: &'a [f64],
+    order: &'a [usize],
+    rows: Range<usize>,
+    /// What the errors of earlier rows add to these rows.
+    sums: &'a mut [f64],
+    errors: &'a mut [f64],
+    integers: &'a mut [i16],
+}
+
+impl SimdLoop for Step<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        let Step { panel, block, grid: (low, high), factor, order, rows, sums, errors, integers } =
+            self;
+        let (depth, lanes) = panel.weight.dim();
+        let all = [&panel.weight, &panel.scale, &panel.zero];
+        let [weight, scale, zero] = all.map(|all| all.as_slice().expect("in C order"));
+        for at in rows.clone().rev() {
             let element = order[at];
-            let block = element / part.block;
-            let pivot = factor[[at, at]];
+            let pivot = factor[at * depth + at];
+            let weight = &weight[element * lanes..][..lanes];
+            let scale = &scale[element / block * lanes..][..lanes];
+            let zero = &zero[element / block * lanes..][..lanes];
+            let errors = &mut errors[at * lanes..][..lanes];
+            let (others, own) = sums.split_at_mut((at - rows.start) * lanes);
             for lane in 0..lanes {
-                let weight = panel.weight[[element, lane]];
-                let target = weight - sums[[at - start, lane]] / pivot;
-                let (scale, zero) = (panel.scale[[block, lane]], panel.zero[[block, lane]]);
-                let integer =
-                    (round_ties_even((target / scale).clamp(-1e6, 1e6)) + zero).clamp(low, high);
-                errors[[at, lane]] = (integer - zero) * scale - weight;
+                let (weight, scale, zero) = (weight[lane], scale[lane], zero[lane]);
+                let target = weight - own[lane] / pivot;
+                let steps = round_ties_even((target / scale).clamp(-1e6, 1e6));
+                let integer = (steps + zero).clamp(low, high);
+                errors[lane] = (integer - zero) * scale - weight;
                 integers[lane * depth + element] = integer as i16;
             }
-            for row in start..at {
-                let factor = factor[[at, row]];
-                for lane in 0..lanes {
-                    sums[[row - start, lane]] += factor * errors[[at, lane]];
-                }
+            let factors = &factor[at * depth..][rows.start..at];
+            for (sums, factor) in others.chunks_exact_mut(lanes).zip(factors) {
+                sums.iter_mut().zip(&*errors).for_each(|(sum, error)| *sum += factor * error);
             }
         }
     }
-    integers
 }

@@ -44,7 +44,7 @@ pub(super) fn weighted(
     let ranges = ranges(parts, groups);
     let mut best: Vec<(f64, Params)> = Vec::new();
     let attempt = |candidates: Vec<Params>, best: &mut Vec<(f64, Params)>| {
-        let fits = fits(parts, &weights, &candidates, spec);
+        let fits = fits::<false>(parts, &weights, &candidates, spec);
         let errors = fits.iter().map(|fit| fit.error);
         if best.is_empty() {
             *best = errors.zip(candidates).collect();
@@ -73,7 +73,7 @@ pub(super) fn weighted(
     }
     for _ in 0..REFITS {
         let found: Vec<Params> = best.iter().map(|(_, params)| *params).collect();
-        let fits = fits(parts, &weights, &found, spec);
+        let fits = fits::<true>(parts, &weights, &found, spec);
         let refitted = found.iter().zip(fits).enumerate().map(|(group, (params, fit))| {
             let scale = (fit.product / fit.square) as f32;
             let same_sign = scale.is_finite() && scale * params.scale > 0.0;
@@ -112,7 +112,7 @@ fn ranges(parts: &[WeightColumns], groups: usize) -> Vec<Range> {
     ranges
 }
 
-/// The weighted sums of a group.
+/// The weighted sums of a group; the last two are 0 where only the error is needed.
 #[derive(Clone, Copy, Default)]
 struct Fit {
     /// `Σ h·e²`.
@@ -123,8 +123,8 @@ struct Fit {
     square: f64,
 }
 
-/// The sums of each group, added column by column in order.
-fn fits(
+/// The sums of each group, added column by column in order; `ALL` of them, or the error alone.
+fn fits<const ALL: bool>(
     parts: &[WeightColumns],
     weights: &[Vec<f32>],
     params: &[Params],
@@ -134,7 +134,8 @@ fn fits(
         let of_column = |column: usize| {
             let blocks = part.column_blocks(column).zip(weights.chunks(part.block));
             blocks.map(|((values, group), weights)| {
-                vectorized(FitLoop { values, weights, params: params[group], grid: spec.grid() })
+                let (params, grid) = (params[group], spec.grid());
+                vectorized(FitLoop::<ALL> { values, weights, params, grid })
             })
         };
         let mut found = vec![Fit::default(); part.groups.len()];
@@ -158,14 +159,14 @@ fn fits(
     all
 }
 
-struct FitLoop<'a> {
+struct FitLoop<'a, const ALL: bool> {
     values: &'a [f32],
     weights: &'a [f32],
     params: Params,
     grid: (i32, i32),
 }
 
-impl SimdLoop for FitLoop<'_> {
+impl<const ALL: bool> SimdLoop for FitLoop<'_, ALL> {
     type Output = Fit;
 
     #[inline(always)]
@@ -183,8 +184,10 @@ impl SimdLoop for FitLoop<'_> {
             let integer = round_ties_even((value * inverse).clamp(low, high));
             let error = integer * scale - value;
             sums[0][lane] += weight * error * error;
-            sums[1][lane] += weight * value * integer;
-            sums[2][lane] += weight * integer * integer;
+            if ALL {
+                sums[1][lane] += weight * value * integer;
+                sums[2][lane] += weight * integer * integer;
+            }
         };
         let (heads, tail) = values.as_chunks::<SUMS>();
         let (weight_heads, weight_tail) = weights.as_chunks::<SUMS>();
