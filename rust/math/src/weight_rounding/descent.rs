@@ -283,32 +283,14 @@ struct State<'a> {
 
 type Lanes = [f64; LANES];
 
-/// Lanes that are skipped together if none of them changes.
-const FEW: usize = 4;
-
 /// Adds the product of each moment of a row and a change to the gradients.
 #[inline(always)]
 fn add_to_gradients(gradients: &mut [f64], row: &[f32], change: &Lanes) {
-    let (changes, _) = change.as_chunks::<FEW>();
-    let active = changes.iter().filter(|few| **few != [0.0; FEW]).count();
-    if active == LANES / FEW {
-        let (gradients, _) = gradients.as_chunks_mut::<LANES>();
-        for (gradient, moment) in gradients.iter_mut().zip(row) {
-            let moment = f64::from(*moment);
-            for lane in 0..LANES {
-                gradient[lane] += moment * change[lane];
-            }
-        }
-        return;
-    }
-    for (at, few) in changes.iter().enumerate().filter(|(_, few)| **few != [0.0; FEW]) {
-        let (gradients, _) = gradients.as_chunks_mut::<FEW>();
-        let own = gradients.iter_mut().skip(at).step_by(LANES / FEW);
-        for (gradient, moment) in own.zip(row) {
-            let moment = f64::from(*moment);
-            for lane in 0..FEW {
-                gradient[lane] += moment * few[lane];
-            }
+    let (gradients, _) = gradients.as_chunks_mut::<LANES>();
+    for (gradient, moment) in gradients.iter_mut().zip(row) {
+        let moment = f64::from(*moment);
+        for lane in 0..LANES {
+            gradient[lane] += moment * change[lane];
         }
     }
 }
