@@ -140,6 +140,10 @@ fn malformed_files_are_refused() {
         let forged = format!("{}{}{}", &text[..at], to, &text[at + from.len()..]);
         assert!(serde_json::from_str::<Sketch>(&forged).is_err(), "{forged}");
     }
+    for (from, to) in [("[-2.0]", "[-1e300]"), ("[1.5]", "[1e39]")] {
+        let forged = text.replace(from, to);
+        assert!(forged != text && serde_json::from_str::<Sketch>(&forged).is_err(), "{forged}");
+    }
 }
 
 #[test]

@@ -24,6 +24,7 @@ pub(super) fn end(value: f32) -> Option<f64> {
 
 /// Lists of finite numbers, each written as f64.
 pub(super) mod floats {
+    use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};
 
     pub(crate) fn serialize<S: Serializer>(of: &[f32], serializer: S) -> Result<S::Ok, S::Error> {
@@ -31,8 +32,12 @@ pub(super) mod floats {
     }
 
     pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<f32>, D::Error> {
-        let read = Vec::<f64>::deserialize(from)?;
-        Ok(read.into_iter().map(|number| number as f32).collect())
+        let read = Vec::<f64>::deserialize(from)?.into_iter().map(|number| number as f32);
+        let finite = |number: f32| {
+            let wrong = || D::Error::custom("a number beyond those of float32");
+            number.is_finite().then_some(number).ok_or_else(wrong)
+        };
+        read.map(finite).collect()
     }
 }
 
