@@ -258,6 +258,24 @@ def test_padding_does_not_count() -> None:
     assert seeing < 0.8 * ignoring
 
 
+def test_one_large_row_of_each_sample_does_not_decide_for_the_others() -> None:
+    made, shape, axis = product("MatMul")
+    samples = [{"x": correlated(shape, axis, seed)} for seed in range(60)]
+    for seed, sample in enumerate(samples):
+        # In all directions, as the first token of a sentence may be.
+        sample["x"][0] = 300 * rng(seed).normal(size=shape[1])
+    others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
+
+    def lost(algorithm: str) -> float:
+        options: dict[str, Any] = {"bits": 4, "calibration_data": samples}
+        report = quantize_rs.quantize(
+            made, None, layer_bits={"w": 4}, weight_algorithm=algorithm, **options
+        )
+        return error(made, report.model, others)
+
+    assert lost("auto") < 0.5 * lost("nearest")
+
+
 def test_few_samples_are_used_and_the_report_says_so() -> None:
     made, shape, axis = product("MatMul")
     samples = [{"x": correlated(shape, axis, 5)}]

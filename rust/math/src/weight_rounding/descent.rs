@@ -13,8 +13,9 @@ use crate::rounding::round_ties_even;
 use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec};
 
-/// What is added to the diagonal of the moments, relative to its mean.
-const DAMPING: f64 = 1e-3;
+/// What is added to the diagonal of the moments, relative to its mean: where rows are few, the
+/// moments say little about others.
+const DAMPING: f64 = 0.03;
 
 /// Changes integers and scales of a rounded weight as long as the quadratic error falls.
 ///

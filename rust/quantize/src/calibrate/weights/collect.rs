@@ -123,6 +123,8 @@ impl<'a> MomentCollector<'a> {
             let read = |group: usize, to: &mut Vec<f32>| {
                 to.clear();
                 places.gather(values, group, to);
+                let factors = input.rows.factors(to, *depth);
+                Rows::scale(to, *depth, factors.as_deref());
                 to.iter().all(|x| x.is_finite())
             };
             let mut slot = self.inputs[*at].lock().unwrap_or_else(PoisonError::into_inner);

@@ -9,6 +9,7 @@ use quantize_rs_math::SecondMoments;
 
 use super::collect::{HOLD_BACK_ONE_OF, PaddingMask, reader};
 use super::layers::LayerInput;
+use super::rows::Rows;
 use crate::CalibrationError;
 use crate::calibrate::engine::{Sample, ValueSink};
 use crate::calibrate::run::ValueObserver;
@@ -104,6 +105,10 @@ impl<'a> PairedObserver<'a> {
             let (mut quantized, mut rows) = (Vec::new(), Vec::new());
             places.gather(&own.1, group, &mut quantized);
             places.gather(&float.1, group, &mut rows);
+            let factors = input.rows.factors(&rows, depth);
+            for rows in [&mut quantized, &mut rows] {
+                Rows::scale(rows, depth, factors.as_deref());
+            }
             let finite = quantized.iter().chain(&rows).all(|x| x.is_finite());
             finite.then_some([quantized, rows])
         };

@@ -36,6 +36,46 @@ enum Padding {
     Same { upper: bool },
 }
 
+/// Samples with fewer rows do not show which of their rows are small; they count as they are.
+const MIN_ROWS: usize = 4;
+
+/// Rows this much smaller than the root mean square of all rows of a sample count less: they may
+/// be padding.
+const SMALL_ROW: f64 = 1.0 / 16.0;
+
+impl Rows {
+    /// What the rows of a sample are multiplied by before they count, `None` for 1.
+    ///
+    /// Rows of matrices are tokens or examples, and a normalization often scales each by its own
+    /// size afterwards. So the error of each counts relative to the row. Otherwise a few tokens
+    /// with large values decide how all weights are rounded.
+    pub(crate) fn factors(&self, rows: &[f32], depth: usize) -> Option<Vec<f32>> {
+        if !matches!(self, Rows::Last | Rows::SecondLast) {
+            return None;
+        }
+        let energy = |row: &[f32]| row.iter().map(|x| f64::from(*x) * f64::from(*x)).sum::<f64>();
+        let each: Vec<f64> = rows.chunks(depth.max(1)).map(energy).collect();
+        if each.len() < MIN_ROWS {
+            return None;
+        }
+        #[expect(clippy::cast_precision_loss, reason = "a number of rows")]
+        let least = each.iter().sum::<f64>() / each.len() as f64 * SMALL_ROW * SMALL_ROW;
+        #[expect(clippy::cast_precision_loss, reason = "the length of a row")]
+        let factor = |energy: f64| (depth as f64 / (energy + least)).sqrt() as f32;
+        let factors: Vec<f32> = each.into_iter().map(factor).collect();
+        factors.iter().all(|factor| factor.is_finite()).then_some(factors)
+    }
+
+    /// Multiplies each row by its factor.
+    pub(crate) fn scale(rows: &mut [f32], depth: usize, factors: Option<&[f32]>) {
+        for (row, factor) in rows.chunks_mut(depth.max(1)).zip(factors.unwrap_or_default()) {
+            for x in row {
+                *x *= factor;
+            }
+        }
+    }
+}
+
 impl Window {
     /// The window of a `Conv` node. `None` if an attribute has an unusual length or sign.
     pub(crate) fn of(node: &NodeProto, kernel: &[usize]) -> Option<Window> {
@@ -278,6 +318,29 @@ mod tests {
         );
         assert_eq!(read(&Rows::Last, 1, 4, &[2, 3]), None);
         assert_eq!(read(&Rows::SecondLast, 1, 3, &[3]), None);
+    }
+
+    #[test]
+    fn rows_of_matrices_count_relative_to_their_size() {
+        // Three of one size, one a hundred times as large, one of padding.
+        let mut rows = [[3.0, 4.0], [-4.0, 3.0], [5.0, 0.0], [300.0, 400.0], [1e-6, 0.0]].concat();
+        let factors = Rows::Last.factors(&rows, 2).unwrap();
+        Rows::scale(&mut rows, 2, Some(&factors));
+        let size = |row: &[f32]| (row[0] * row[0] + row[1] * row[1]).sqrt();
+        let sizes: Vec<f32> = rows.chunks(2).map(size).collect();
+        let [first, second, third, large, padding] = sizes[..] else { panic!("{sizes:?}") };
+        assert!(first == second && second == third, "{sizes:?}");
+        // 2 elements with a root mean square of 1.
+        assert!((large - 2.0_f32.sqrt()).abs() < 0.01 && large / first < 4.0, "{sizes:?}");
+        assert!(padding < 1e-6, "{sizes:?}");
+        // Equal rows: the floor is a part of each.
+        let equal = Rows::SecondLast.factors(&[1.0; 8], 2).unwrap();
+        assert!(equal.iter().all(|x| (x - 16.0 / 257.0_f32.sqrt()).abs() < 1e-6), "{equal:?}");
+        assert_eq!(Rows::Last.factors(&[0.0; 16], 2), None);
+        assert_eq!(Rows::Last.factors(&[f32::NAN; 16], 2), None);
+        // Of a sample with one row it is not known whether it is small.
+        assert_eq!(Rows::Last.factors(&[1e-4, 2e-4], 2), None);
+        assert_eq!(Rows::Channels.factors(&[1.0, 9.0, 1.0, 1.0], 1), None);
     }
 
     #[test]
