@@ -109,9 +109,9 @@ sanitize:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs --lib --test damaged --test writing --test validating --locked
 
 # Inputs of `make attack` in valgrind, which finds reads and writes outside of memory in the same
-# optimized program; N of the targets that TARGET names.
+# optimized program; N of the targets that TARGET names. It needs valgrind (`apt-get install valgrind`).
 memcheck: TARGET ?= open,npy,npz,safetensors,tensorrt,png,jpeg
-memcheck: N = 2000
+memcheck: N = 300
 memcheck: $(SEEDS)/made
 	CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER="valgrind --quiet --error-exitcode=1" TARGET=$(TARGET) N=$(N) THREADS=1 TMPDIR=$(SCRATCH) SEEDS=$(CURDIR)/$(SEEDS) cargo test --profile attack -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
 

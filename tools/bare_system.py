@@ -16,7 +16,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SUITE = "bookworm"
-COMPILERS = ("cc", "gcc", "clang", "rustc")
+COMPILERS = ("cc", "*gcc*", "*clang*", "rustc")
 
 
 class UnusableError(Exception):
@@ -44,10 +44,17 @@ def make(root: Path) -> None:
         wanted = ["--variant=minbase", "--include=python3-venv"]
         done = subprocess.run(["debootstrap", *wanted, SUITE, str(root)], check=False)
         if done.returncode:
-            raise UnusableError(f"debootstrap failed with {done.returncode}; {root} is incomplete")
-    found = [name for name in COMPILERS if (root / "usr" / "bin" / name).exists()]
+            raise UnusableError(
+                f"debootstrap failed with {done.returncode}: remove {root} and run again"
+            )
+    programs = root / "usr" / "bin"
+    found = sorted(path.name for name in COMPILERS for path in programs.glob(name))
     if found:
-        raise UnusableError(f"{root} has {', '.join(found)}, which this check is without")
+        raise UnusableError(
+            f"{root} has a compiler ({', '.join(found)}): remove it, or name another folder"
+        )
+    if not (root / "tmp").is_dir():
+        raise UnusableError(f"{root} has no folder tmp: name another folder")
 
 
 def inside(root: Path, folder: str, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -79,7 +86,9 @@ def installed(root: Path, wheel: Path, packages: Path | None) -> Iterator[Path]:
         fetch = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
         fetch += ["--only-binary=:all:", "--no-deps", "--python-version", python]
         fetch += ["--no-index", "--find-links", str(packages)] if packages else []
-        subprocess.run([*fetch, "--dest", place, "numpy"], check=True)
+        done = subprocess.run([*fetch, "--dest", place, "numpy"], check=False)
+        if done.returncode:
+            raise UnusableError(f"pip found no numpy for Python {python}: it fails as shown above")
         shutil.copy(wheel, place)
         _required(root, folder, ["python3", "-m", "venv", "env"])
         install = ["env/bin/python", "-m", "pip", "install", "--quiet", "--no-index"]

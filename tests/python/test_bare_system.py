@@ -56,6 +56,8 @@ def test_a_system_with_a_compiler_is_refused(root: Path) -> None:
     programs = root / "usr" / "bin"
     programs.mkdir(parents=True)
     (programs / "python3").touch()
+    assert "no folder tmp" in refused(root)
+    (root / "tmp").mkdir()
     bare_system.make(root)
-    (programs / "gcc").touch()
-    assert "has gcc" in refused(root)
+    (programs / "x86_64-linux-gnu-gcc-12").touch()
+    assert "has a compiler (x86_64-linux-gnu-gcc-12)" in refused(root)

@@ -148,7 +148,31 @@ def test_on_few_samples_clipping_counts_twice_at_inputs_of_convolutions() -> Non
     once = seen.using("mse").values["image"]
     assert found.values["image"] == seen.using("mse:2").values["image"] != once
     assert found.values["image"][1] > once[1]
-    assert any("`mse:2` for the inputs of convolutions (1)" in note for note in found.notes)
+    assert any("and `mse:2` for the inputs of convolutions (1)" in note for note in found.notes)
+
+
+def test_the_value_whose_scale_an_input_of_a_convolution_has_counts_clipping_twice() -> None:
+    rng = np.random.default_rng(6)
+    kernels = {name: rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32) for name in "kl"}
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"]),
+        helper.make_node("MaxPool", ["r"], ["p"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Conv", ["p", "l"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "pooled",
+        [helper.make_tensor_value_info("x", 1, [1, 8, 16, 16])],
+        [helper.make_tensor_value_info("y", 1, [1, 8, 6, 6])],
+        [numpy_helper.from_array(value, name) for name, value in kernels.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = {"x": rng.laplace(0, 1, (20, 8, 16, 16)).astype(np.float32)}
+    plan = quantize_rs.open(model).plan(activations="uint8", include=["*"])
+    found = plan.calibrate(samples, method="auto")
+    assert found.chosen["r"] == "mse:2"
+    assert "p" not in found.values
 
 
 def test_auto_evaluates_nothing_on_one_repeated_sample(plan: Plan, images: Path) -> None:

@@ -84,13 +84,13 @@ class Plan:
         samples : path, Samples, array, dict of arrays, iterable, reader, or "random"
             As `calibration_data` of `quantize_with_calibration`.
         method : str
-            The calibration method: ``"minmax"``, ``"moving_average"``, ``"percentile"`` (or with
-            a number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which is
-            what `quantize_with_calibration` uses. With 128 samples or more, ``"auto"`` evaluates
-            all methods on held-back samples, and from 512 on also for each value; with fewer
-            samples it is ``"mse"``, and with one sample ``"minmax"``. The default clips nothing,
-            and `Ranges.using` computes ranges of another method from it without a run; ranges of
-            ``"auto"`` cannot be merged.
+            The calibration method: ``"minmax"``, ``"moving_average"``, ``"percentile"`` (or with a
+            number, ``"percentile:99.9"``), ``"entropy"``, ``"mse"``, or ``"auto"``, which is what
+            `quantize_with_calibration` uses. With 128 samples or more, ``"auto"`` evaluates all
+            methods on held-back samples, and from 512 on also for each value; with fewer samples it
+            is ``"mse"`` (``"mse:2"``, where clipping counts twice, for the inputs of convolutions),
+            and with one sample ``"minmax"``. The default clips nothing, and `Ranges.using` computes
+            ranges of another method from it without a run; ranges of ``"auto"`` cannot be merged.
         engine : "auto", "tract", "onnxruntime", or an object with ``run(dict) -> dict``
             The engine that runs the model. tract is built in; onnxruntime is the installed
             package. auto uses tract for small models that it runs correctly, and else onnxruntime,

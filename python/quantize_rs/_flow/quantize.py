@@ -324,9 +324,10 @@ def quantize_with_calibration(
         None.
     method : str
         How ranges follow from the samples: ``"auto"``, which evaluates the methods on held-back
-        samples if there are 128 or more, and otherwise uses ``"mse"`` (``"minmax"`` for one
-        sample); or ``"minmax"``, ``"moving_average"``, ``"percentile"`` (or with its number,
-        ``"percentile:99.9"``), ``"entropy"``, ``"mse"``. `Plan.compare_methods` shows all of them.
+        samples if there are 128 or more, and otherwise uses ``"mse"`` (``"mse:2"``, where clipping
+        counts twice, for the inputs of convolutions; ``"minmax"`` for one sample); or ``"minmax"``,
+        ``"moving_average"``, ``"percentile"`` (or with its number, ``"percentile:99.9"``),
+        ``"entropy"``, ``"mse"``. `Plan.compare_methods` shows all of them.
     num_samples : int
         How many samples ``"random"`` makes; other data is used whole, see `limit`.
     sample_shape : sequence of int, optional

@@ -64,7 +64,7 @@ pub(crate) fn pressed() -> Arc<AtomicBool> {
     PRESSED.get().cloned().unwrap_or_default()
 }
 
-/// Runs work that writes a file, at whose end the process does not end. After Ctrl-C the file is
+/// Runs work that writes a file. The process does not end while it runs. After Ctrl-C the file is
 /// given up unless it is already in place; the command is interrupted in either case.
 pub(crate) fn finishing<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);

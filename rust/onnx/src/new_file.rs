@@ -13,6 +13,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::{Builder, TempPath};
 
+use crate::stop::Stoppable;
+
 const PREFIX: &str = ".quantize-rs-";
 const SUFFIX: &str = ".tmp";
 
@@ -133,7 +135,7 @@ impl NewFile {
         copy.file.set_permissions(permissions)?;
         let mut from = &self.file;
         from.rewind()?;
-        io::copy(&mut from, &mut copy.file)?;
+        io::copy(&mut from, &mut Stoppable(&mut copy.file))?;
         copy.file.sync_all()?;
         Ok(copy)
     }

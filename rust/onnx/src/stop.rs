@@ -14,8 +14,8 @@ const PIECE: usize = 4 << 20;
 /// Runs `work`. Files that it writes on this thread are given up as soon as `stopped` returns true,
 /// with [`ErrorKind::Stopped`](crate::ErrorKind::Stopped): what was at their paths stays.
 ///
-/// `stopped` is asked every few megabytes, and for the last time before the new file replaces the
-/// old one.
+/// `stopped` is asked before each write of at most 4 MiB, and for the last time before the new file
+/// replaces the old one. So is that of a call around this one.
 ///
 /// ```
 /// use quantize_rs_onnx::{ErrorKind, stop_when, write_file};
@@ -31,7 +31,9 @@ pub fn stop_when<T>(stopped: impl Fn() -> bool + 'static, work: impl FnOnce() ->
             STOPPED.set(self.0.take());
         }
     }
-    let _restore = Restore(STOPPED.replace(Some(Rc::new(stopped))));
+    let around = STOPPED.with_borrow(Clone::clone);
+    let either = move || stopped() || around.as_ref().is_some_and(|around| around());
+    let _restore = Restore(STOPPED.replace(Some(Rc::new(either))));
     work()
 }
 

@@ -72,6 +72,9 @@ fn a_save_that_is_stopped_changes_nothing() {
         }
         assert!(stopped > 3, "{stopped}");
         assert_eq!(large_of(&path), 2.0);
+        // A call within another one asks both.
+        let nested = || stop_when(|| false, || with_large(3.0).save_within(&path, limit));
+        assert_eq!(*stop_when(|| true, nested).unwrap_err().kind(), ErrorKind::Stopped);
         // Work after it is not stopped.
         with_large(3.0).save(&path).unwrap();
     }

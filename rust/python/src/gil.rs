@@ -128,16 +128,13 @@ pub(crate) fn saving<T: Send + 'static, E: Into<QuantizeError> + Send + 'static>
 ) -> PyResult<T> {
     // After Ctrl-C nothing is written.
     py.check_signals()?;
-    let (interrupt, abandoned) = (Interrupt::default(), Arc::new(AtomicBool::new(false)));
-    let flags = [interrupt.flag(), Arc::clone(&abandoned)];
-    let outcome = with_callbacks(py, Some(path), &interrupt, Some(SAVE_PATIENCE), |channel| {
-        let stopped = move || flags.iter().any(|flag| flag.load(Ordering::Relaxed));
-        let outcome = quantize_rs::stop_when(stopped, work);
+    let interrupt = Interrupt::default();
+    let flag = interrupt.flag();
+    with_callbacks(py, Some(path), &interrupt, Some(SAVE_PATIENCE), |channel| {
+        let outcome = quantize_rs::stop_when(move || flag.load(Ordering::Relaxed), work);
         drop(channel);
         outcome
-    });
-    abandoned.store(true, Ordering::Relaxed);
-    outcome
+    })
 }
 
 /// Threads that were abandoned.
@@ -190,7 +187,7 @@ impl CallbackChannel {
 #[derive(Default)]
 pub(crate) struct Interrupt {
     kept: Mutex<Option<PyErr>>,
-    /// Whether there is one, for other threads.
+    /// Whether there was one, for other threads.
     flag: Arc<AtomicBool>,
 }
 
@@ -207,21 +204,19 @@ impl Interrupt {
             .ok()
     }
 
-    /// Whether there is one.
+    /// Whether there was one.
     pub(crate) fn is_raised(&self) -> bool {
         self.flag.load(Ordering::Relaxed)
     }
 
-    /// A flag that is set while there is one.
+    /// A flag that is set from the first one on.
     pub(crate) fn flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.flag)
     }
 
-    /// Takes the exception out, to raise it.
+    /// Takes the exception out, to raise it. The flag stays: a thread that was abandoned sees it.
     pub(crate) fn take(&self) -> Option<PyErr> {
-        let mut kept = self.kept.lock().ok()?;
-        self.flag.store(false, Ordering::Relaxed);
-        kept.take()
+        self.kept.lock().ok()?.take()
     }
 
     /// Runs the signal handlers and stores the exception that they raise; `None` then.

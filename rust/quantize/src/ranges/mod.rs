@@ -13,7 +13,7 @@ mod moments_file;
 mod rounded;
 pub mod tensorrt;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use quantize_rs_math::range::{Degenerate, FoundRange, RangeFinder};
@@ -230,8 +230,18 @@ impl Ranges {
     /// # Errors
     /// There are no statistics, or the method is `auto`, which needs the samples.
     pub fn using(&self, method: &Method) -> Result<Ranges, CalibrationError> {
+        self.using_for(method, &BTreeSet::new(), method)
+    }
+
+    /// As [`using`](Ranges::using), with another method for some values, which is chosen for them.
+    pub(crate) fn using_for(
+        &self,
+        method: &Method,
+        values: &BTreeSet<String>,
+        other: &Method,
+    ) -> Result<Ranges, CalibrationError> {
         let data = |what: &str| CalibrationError::data(what);
-        let Method::Finder(finder) = method else {
+        let (Method::Finder(finder), Method::Finder(other)) = (method, other) else {
             return Err(data("the method `auto` needs samples: calibrate again with `auto`"));
         };
         if self.statistics.is_empty() && !self.values.is_empty() {
@@ -245,8 +255,12 @@ impl Ranges {
         let mut degenerate: Vec<(Degenerate, Vec<&str>)> = Vec::new();
         for (name, seen) in &*self.statistics {
             let (Some(spec), Some(sketch)) = (&seen.spec, &seen.sketch) else { continue };
-            let Some(range) = seen.range(finder.as_ref(), spec) else { continue };
+            let own = if values.contains(name) { other } else { finder };
+            let Some(range) = seen.range(own.as_ref(), spec) else { continue };
             found.values.insert(name.clone(), range.range);
+            if values.contains(name) {
+                found.chosen.insert(name.clone(), other.name().into_owned());
+            }
             if let Some(mask) = sketch.mask() {
                 found.remarks.push(format!("`{name}` {}; it stays float", describe(&mask)));
             } else if is_all_zero(range.range) {
