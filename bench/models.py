@@ -52,7 +52,7 @@ def layers_of(graph: Graph, layers: int, path: Path, product: str = "Gemm") -> N
 
 
 def many_nodes(path: Path, groups: int = 1000) -> None:
-    """A thousand times MatMul, Add and Relu of 16 × 16: 3,000 nodes, 1.4 MB."""
+    """Groups of MatMul, Add and Relu of 16 × 16: a thousand are 3,000 nodes and 1.4 MB."""
     width = 16
     rng = np.random.default_rng(16)
     graph, x = Graph(), "x"
