@@ -104,7 +104,7 @@ assert not hidden, hidden
 
 
 def large_model(path: Path, *, external: bool) -> Path:
-    """A model of more than 64 MiB, which is mapped. Returns the file of its weights."""
+    """A model that is mapped on each system. Returns the file of its weights."""
     table = np.zeros(66 << 20, np.uint8)
     weight = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
     nodes = [

@@ -27,9 +27,9 @@ __all__ = ["Model", "open"]
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
     """Open a model.
 
-    Files of more than 64 MiB are memory-mapped, bytes are held without a copy, and weights are only
-    read when needed. If another program writes to the file of a mapped model, calls with the model
-    raise a ``ModelError``.
+    Files of more than 16 MiB (on Windows 64 MiB) are memory-mapped, bytes are held without a copy,
+    and weights are only read when needed. If another program writes to the file of a mapped model,
+    calls with the model raise a ``ModelError``.
 
     Parameters
     ----------

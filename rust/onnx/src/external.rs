@@ -11,8 +11,9 @@ use crate::error::{Error, ErrorKind};
 use crate::map::{Opened, Watch};
 use crate::schema::TensorProto;
 
-/// The bytes of all files of a model that are read into memory; further files are mapped.
-const MAX_READ_BYTES: u64 = 64 << 20;
+/// The bytes of all files of a model that are read into memory; further files are mapped. More on
+/// Windows, where a file cannot be replaced while it is mapped.
+const MAX_READ_BYTES: u64 = if cfg!(windows) { 64 << 20 } else { 16 << 20 };
 
 /// The open files of a model, and the folder that its external data must be in.
 #[derive(Clone, Debug, Default)]

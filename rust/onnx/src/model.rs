@@ -28,7 +28,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Opens a model file. Its weights are memory-mapped from 64 MiB on, together with its data.
+    /// Opens a model file. Its weights are memory-mapped from 16 MiB on (on Windows 64 MiB),
+    /// together with its data.
     ///
     /// External data is read from the folder of the model.
     ///

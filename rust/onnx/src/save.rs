@@ -53,10 +53,11 @@ fn joined(rope: &Rope) -> Result<Vec<u8>, Error> {
 /// A model whose external data is in memory.
 #[derive(Clone, Debug)]
 pub struct ExternalDataSplit {
-    /// The model, in which the initializers below are external, in a file that does not exist.
+    /// The model, in which the initializers below are external. The file of each, which does not
+    /// exist, is named after its position.
     pub bytes: Vec<u8>,
-    /// These initializers, by name.
-    pub tensors: Vec<(String, Tensor)>,
+    /// These initializers.
+    pub tensors: Vec<Tensor>,
 }
 
 /// The model without the initializers that `wanted` selects, and these initializers.
@@ -71,8 +72,8 @@ pub(crate) fn split(
         for tensor_message in graph.edit().initializer.iter_mut().filter(|tensor| wanted(tensor)) {
             let tensor = data::tensor(tensor_message, external)?;
             let length = tensor.data.len();
-            mark_external(tensor_message.edit(), "nowhere", 0, length);
-            tensors.push((tensor_message.name.clone(), tensor));
+            mark_external(tensor_message.edit(), &tensors.len().to_string(), 0, length);
+            tensors.push(tensor);
         }
     }
     Ok(ExternalDataSplit { bytes: joined(&slim.rope())?, tensors })

@@ -48,7 +48,7 @@ impl OnnxRuntime {
     /// another one is an error. The Python module `onnxruntime` can be imported at the same time.
     ///
     /// # Errors
-    /// There is no library at the path, it is not ONNX Runtime, or its version is below 1.17. The
+    /// There is no library at the path, it is not ONNX Runtime, or its version is below 1.18. The
     /// Python package includes it since 1.19.
     pub fn open(path: &Path) -> Result<OnnxRuntime, CalibrationError> {
         Ok(OnnxRuntime { environment: library::open(path)? })

@@ -1,7 +1,6 @@
 //! Creates sessions.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use ort::environment::Environment;
 use ort::logging::LogLevel;
@@ -10,17 +9,17 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use quantize_rs::CalibrationError;
 use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 
-use super::{error_parsing, unwritable, values};
+use super::{error_parsing, shared, unwritable};
 
-/// Smaller weights stay in the model: sharing one takes longer than copying it.
-const MIN_LENT_BYTES: usize = 1 << 20;
+/// Smaller weights stay in the model.
+const MIN_SEPARATE_BYTES: usize = 1 << 20;
 
-/// The maximum total size of weights that stay in the model although they could be shared.
+/// The maximum total size of weights that stay in the model although they could be separate.
 const MAX_EMBEDDED_BYTES: usize = 64 << 20;
 
 /// In models that exceed it, weights below this size stay: the optimizer reads shapes and axes from
 /// them.
-const MIN_LENT_BYTES_WHEN_LARGE: usize = 1024;
+const MIN_SEPARATE_BYTES_WHEN_LARGE: usize = 1024;
 
 /// A session of the model with this many threads, and further options.
 pub(super) fn of(
@@ -30,18 +29,13 @@ pub(super) fn of(
     options: impl FnOnce(SessionBuilder) -> ort::Result<SessionBuilder>,
 ) -> Result<Session, CalibrationError> {
     let level = level(model);
-    let lending = |from: usize| {
-        model.split(|tensor| lendable_bytes(tensor).is_some_and(|bytes| bytes >= from))
-    };
-    // Weights that cannot be shared may fill the message alone.
-    let split = lending(min_lent_bytes(model)).or_else(|_| lending(MIN_LENT_BYTES_WHEN_LARGE));
+    let separate =
+        |from: usize| model.split(|tensor| byte_len(tensor).is_some_and(|bytes| bytes >= from));
+    // Weights below that size may fill the message alone.
+    let split =
+        separate(min_separate_bytes(model)).or_else(|_| separate(MIN_SEPARATE_BYTES_WHEN_LARGE));
     let ExternalDataSplit { bytes, tensors } =
         split.map_err(|error| unwritable().caused_by(error))?;
-    let weights = tensors.into_iter().map(|(name, tensor)| {
-        let value = values::value(&tensor).map_err(|error| error.at_value(&name))?;
-        Ok((name, Arc::new(value)))
-    });
-    let weights: Vec<_> = weights.collect::<Result<_, CalibrationError>>()?;
     let session = || -> ort::Result<Session> {
         let builder = Session::builder(environment)?
             .with_intra_threads(cores)?
@@ -49,11 +43,7 @@ pub(super) fn of(
             .with_optimization_level(level)?
             // Whatever it would print, it also returns.
             .with_log_level(LogLevel::Fatal)?;
-        let mut builder = options(builder)?;
-        for (name, value) in weights {
-            builder = builder.with_external_initializer(name, value)?;
-        }
-        builder.commit_from_memory(&bytes)
+        shared::session(options(builder)?, &bytes, &tensors)
     };
     session().map_err(|error| error_parsing::of_loading(&error))
 }
@@ -81,26 +71,24 @@ pub(super) fn repacked_bytes(model: &Model) -> usize {
     }
     let again = |tensor: &TensorProto| {
         let more = readers.get(&*tensor.name)?.saturating_sub(1);
-        Some(lendable_bytes(tensor)?.saturating_mul(more))
+        Some(byte_len(tensor)?.saturating_mul(more))
     };
     let bytes = model.graph().initializer.iter().filter_map(|tensor| again(tensor));
     bytes.fold(0, usize::saturating_add)
 }
 
-/// The minimum size of the initializers of this model that are shared with its session.
-fn min_lent_bytes(model: &Model) -> usize {
-    let sizes = model.graph().initializer.iter().filter_map(|tensor| lendable_bytes(tensor));
-    let kept = sizes.filter(|bytes| *bytes < MIN_LENT_BYTES).fold(0, usize::saturating_add);
-    if kept <= MAX_EMBEDDED_BYTES { MIN_LENT_BYTES } else { MIN_LENT_BYTES_WHEN_LARGE }
+/// The minimum size of the initializers that the session gets apart from the model.
+fn min_separate_bytes(model: &Model) -> usize {
+    let sizes = model.graph().initializer.iter().filter_map(|tensor| byte_len(tensor));
+    let kept = sizes.filter(|bytes| *bytes < MIN_SEPARATE_BYTES).fold(0, usize::saturating_add);
+    if kept <= MAX_EMBEDDED_BYTES { MIN_SEPARATE_BYTES } else { MIN_SEPARATE_BYTES_WHEN_LARGE }
 }
 
-/// The bytes of an initializer, if its type can be shared with a session.
-fn lendable_bytes(tensor: &TensorProto) -> Option<usize> {
-    tensor.dtype().filter(|dtype| values::is_known(*dtype)).and_then(|dtype| {
-        let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
-        let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
-        dtype.byte_len(elements)
-    })
+/// The bytes of the elements of an initializer.
+fn byte_len(tensor: &TensorProto) -> Option<usize> {
+    let lengths = tensor.dims.iter().map(|length| usize::try_from(*length).ok());
+    let elements = lengths.reduce(|a, b| a?.checked_mul(b?)).unwrap_or(Some(1))?;
+    tensor.dtype()?.byte_len(elements)
 }
 
 #[cfg(test)]
@@ -117,7 +105,7 @@ mod tests {
         let gemm = model.graph().node.iter().find(|node| node.op_type == "Gemm").unwrap();
         let gemm = NodeProto::clone(gemm);
         let matrix = model.graph().initializer.iter().find(|it| it.name == gemm.input[1]);
-        let bytes = lendable_bytes(matrix.unwrap()).unwrap();
+        let bytes = byte_len(matrix.unwrap()).unwrap();
         for count in 1..3 {
             let mut copy = gemm.clone();
             copy.output = vec![format!("copy {count}")];

@@ -17,7 +17,7 @@ use quantize_rs_onnx::Model;
 
 use super::shared::{Outputs, SharedSession};
 use super::values::InputValue;
-use super::{TapSource, error_parsing, no_floats, session, values};
+use super::{TapSource, error_parsing, no_floats, session, shared, values};
 
 /// The maximum total size of matrices that are packed more than once; above it, none is packed.
 const MAX_REPACKED_BYTES: usize = 64 << 20;
@@ -60,7 +60,9 @@ impl SessionPool {
         let kept = |builder: SessionBuilder| -> ort::Result<SessionBuilder> {
             Ok(builder.with_device_allocated_initializers()?.with_memory_pattern(false)?)
         };
-        SessionPool::made(environment, model, (each, cores / each), kept)
+        let pool = SessionPool::made(environment, model, (each, cores / each), kept)?;
+        shared::return_freed_memory();
+        Ok(pool)
     }
 
     /// A session that runs each sample on one core, because other sessions use the other cores.
