@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::density::Density;
 use super::tail::TailEstimate;
 use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
-use crate::stats::Sketch;
+use crate::stats::{Distribution, Sketch};
 use crate::{MathError, QSpec, Range, params};
 
 /// Minimizes the mean squared error of quantizing and dequantizing on the grid of the spec: the
@@ -21,6 +21,10 @@ use crate::{MathError, QSpec, Range, params};
 /// Clipping may count more than once. Rounding errors of neighboring values are independent, and
 /// partly cancel where a layer sums them; clipping errors have one sign and lie side by side, so
 /// that they add up.
+///
+/// A grid of 16 bits has steps to spare: nothing is clipped, and values of other samples may be up
+/// to four times as large as all that were observed, as long as rounding errors stay 60 dB below
+/// the values.
 #[derive(Debug)]
 pub(super) struct Mse {
     /// How often the clipping error counts.
@@ -40,6 +44,15 @@ const COARSE_STEP: f64 = 0.5;
 
 /// The maximum number of doublings of an end, to leave headroom for other samples.
 const MAX_DOUBLINGS: f64 = 1.0;
+
+/// Grids with this many levels have steps to spare.
+const MIN_SPARE_LEVELS: u64 = 1 << 14;
+
+/// How much larger than the observed values those of other samples may be on such grids.
+const MAX_SPARE_HEADROOM: f64 = 4.0;
+
+/// The part of the mean square of the values that the error of rounding may be then.
+const MAX_ROUNDING_PART: f64 = 1e-6;
 
 /// The distance between the last candidates: 2^(1/128) is half a percent, which is a step of 8
 /// bits.
@@ -68,6 +81,9 @@ impl RangeFinder for Mse {
         let full = values.range();
         if let Some(found) = FoundRange::trivial(full) {
             return found;
+        }
+        if spec.levels() >= MIN_SPARE_LEVELS {
+            return FoundRange::of(with_headroom(&values, spec), full);
         }
         let occurring = not_zero(&values);
         if occurring < spec.levels() {
@@ -100,6 +116,23 @@ impl RangeFinder for Mse {
         let clipping_weight =
             weight.ok_or_else(|| MathError::ClippingWeight { found: parameter.to_owned() })?;
         Ok(Box::new(Mse { clipping_weight }))
+    }
+}
+
+/// The range of the values, and the headroom that a grid with steps to spare allows.
+fn with_headroom(values: &Distribution, spec: &QSpec) -> Range {
+    let full = values.range();
+    let (mean, std) = (values.mean().unwrap_or(0.0), values.std().unwrap_or(0.0));
+    let rounding = f64::from(params(full, spec).scale).powi(2) / 12.0;
+    let headroom = ((mean * mean + std * std) * MAX_ROUNDING_PART / rounding).sqrt();
+    let doublings = headroom.min(MAX_SPARE_HEADROOM).log2();
+    if doublings > 0.0 {
+        // The grid begins at zero, so that an end on the other side of it does not matter.
+        let moves = |is_end: bool| if is_end { -doublings } else { 0.0 };
+        let ends = [moves(spec.symmetric || full.min < 0.0), moves(full.max > 0.0)];
+        moved(full, ends, spec.symmetric)
+    } else {
+        full
     }
 }
 
