@@ -247,6 +247,39 @@ def test_the_wide_value_comes_first(tmp_path: Path) -> None:
     assert with_metric.accuracy.drop <= 0.01
 
 
+def test_activations_are_ranked_on_samples_that_gave_no_range(tmp_path: Path) -> None:
+    """One branch has larger values; in the other, half of the samples goes further."""
+    path = tmp_path / "branches.onnx"
+    rng = np.random.default_rng(5)
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["even"]),
+        onnx.helper.make_node("MatMul", ["z", "w"], ["uneven"]),
+        onnx.helper.make_node("MatMul", ["even", "v"], ["a"]),
+        onnx.helper.make_node("MatMul", ["uneven", "v"], ["b"]),
+        onnx.helper.make_node("Concat", ["a", "b"], ["y"], axis=0),
+    ]
+    weights = [
+        onnx.numpy_helper.from_array(rng.standard_normal((16, 16)).astype(np.float32) / 4, name)
+        for name in "wv"
+    ]
+    infos = [onnx.helper.make_tensor_value_info(name, 1, ["n", 16]) for name in "xzy"]
+    graph = onnx.helper.make_graph(nodes, "branches", infos[:2], infos[2:], weights)
+    opset = onnx.helper.make_opsetid("", 17)
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[opset], ir_version=8), path)
+    samples = [
+        {
+            "x": rng.standard_normal((4, 16)).astype(np.float32) * 3,
+            "z": rng.standard_normal((4, 16)).astype(np.float32) * (1 + (at >= 16)),
+        }
+        for at in range(32)
+    ]
+    found = quantize_rs.mixed_precision(
+        path, samples, activations="uint8", min_sqnr=41, engine="onnxruntime"
+    )
+    order = [value.name for value in found.activations]
+    assert order[0] == "z", found
+
+
 def test_a_choice_of_activations_has_options_of_its_own(digits: Path, images: Images) -> None:
     def chosen(**options: Any) -> None:
         given: dict[str, Any] = {"activations": "uint8", "min_sqnr": 30, **options}

@@ -149,6 +149,20 @@ def test_one_narrow_convolution_in_twenty_stays_float_at_the_entry(
     assert integer_share(found) >= 0.95
 
 
+def test_one_value_of_16_bits_adds_no_value_of_8_bits_at_the_entry() -> None:
+    images = np.random.default_rng(1).normal(0, 1, (4, 3, 16, 16)).astype(np.float32)
+
+    def types(**options: Any) -> dict[str, int]:
+        graph = onnx.load_from_string(quantized(narrow_net(20), images, **options)).graph
+        points = {tensor.name: tensor.data_type for tensor in graph.initializer}
+        scaled = (node for node in graph.node if node.op_type == "QuantizeLinear")
+        return {node.input[0].removesuffix("_float"): points[node.input[2]] for node in scaled}
+
+    usual = types()
+    assert "x" not in usual
+    assert types(activation_types={"r0": "uint16"}) == {**usual, "r0": TensorProto.UINT16}
+
+
 def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
     """Two products; the value between them is an output too."""
     rng = np.random.default_rng(0)

@@ -62,7 +62,8 @@ def mixed_precision(
 
     With `activations`, it chooses which activations get 16 bits instead of 8, as few as `min_sqnr`
     or `max_accuracy_drop` needs: first those with which, alone in 16 bits, the outputs of the
-    quantized model are the most accurate. Each of them is measured, on at most 32 samples.
+    quantized model are the most accurate. Each of them is measured, on at most 32 samples. With 8
+    samples or more, ranges come from one half of them, and the other half evaluates.
 
     Parameters
     ----------

@@ -1,6 +1,8 @@
 //! Chooses which activations get 16 bits, so that a model with quantized activations meets an SQNR
 //! or a metric.
 
+use std::borrow::Cow;
+
 use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
 
@@ -17,6 +19,9 @@ use crate::{
 
 /// The most samples that activations are ranked on: more cost time and hardly change the order.
 const MAX_RANKING_SAMPLES: usize = 32;
+
+/// With this many samples, activations are ranked on samples that their ranges were not found with.
+const MIN_DIVIDED_SAMPLES: usize = 8;
 
 /// Quantizes a model with 16 bits for some activations, and measures it.
 pub(super) struct ActivationSolver<'s, 'a> {
@@ -43,8 +48,7 @@ impl ActivationSolver<'_, '_> {
         let wide = wide_type(self.config)?;
         let prepared = PreprocessedModel::of(self.model, self.config.clone())?;
         let observed = prepared.plan().observed();
-        let ranges = self.calibrated(&prepared)?;
-        drop(prepared);
+        let ranges = self.calibrated(&prepared, self.samples)?;
         let enough = |found: &Measured| match goal {
             Goal::Sqnr(least) => found.sqnr_db().is_none_or(|db| db >= *least),
             Goal::Drop(most) => found.drop().is_some_and(|drop| drop <= *most),
@@ -59,7 +63,7 @@ impl ActivationSolver<'_, '_> {
         let mut count = 0;
         if !enough(&found) {
             let mut best = Best::of(&found);
-            ranked = self.ranked(&observed, wide, &ranges)?;
+            ranked = self.ranked(&observed, wide, &prepared, &ranges)?;
             // Doubles the number until the goal is met, then bisects: an engine may compute some
             // operators less accurately between values of 16 bits.
             let (mut below, mut above) = (0, None);
@@ -83,7 +87,7 @@ impl ActivationSolver<'_, '_> {
             loop {
                 let values = of(count, &ranked);
                 let prepared = PreprocessedModel::of(self.model, self.config_with(&values, wide))?;
-                let ranges = self.calibrated(&prepared)?;
+                let ranges = self.calibrated(&prepared, self.samples)?;
                 made = prepared.plan().apply_cached(&prepared.model, Some(&ranges), None)?;
                 found = self.measured(&made, self.samples)?;
                 if enough(&found) {
@@ -117,16 +121,27 @@ impl ActivationSolver<'_, '_> {
     }
 
     /// The activations, those first with which alone in 16 bits the outputs are the most accurate.
+    ///
+    /// The samples that ranges were found with do not show what 8 bits clip of others. So half of
+    /// the samples give ranges, and the other half evaluates them.
     fn ranked(
         &mut self,
         observed: &[String],
         wide: QType,
+        prepared: &PreprocessedModel,
         ranges: &Ranges,
     ) -> Result<Vec<Ranked>, QuantizeError> {
-        let some = &self.samples[..self.samples.len().min(MAX_RANKING_SAMPLES)];
+        let all = self.samples;
+        let (seen, others) = all.split_at(all.len() / 2);
+        let (ranges, some) = if all.len() < MIN_DIVIDED_SAMPLES {
+            (Cow::Borrowed(ranges), all)
+        } else {
+            (Cow::Owned(self.calibrated(prepared, seen)?), others)
+        };
+        let some = &some[..some.len().min(MAX_RANKING_SAMPLES)];
         let mut ranked = Vec::with_capacity(observed.len());
         for name in observed {
-            let made = self.made(std::slice::from_ref(name), wide, ranges)?;
+            let made = self.made(std::slice::from_ref(name), wide, &ranges)?;
             let found = self.measured(&made, some)?;
             ranked.push(Ranked { name: name.clone(), sqnr_db: worst_sqnr(&found.outputs) });
         }
@@ -136,10 +151,14 @@ impl ActivationSolver<'_, '_> {
         Ok(ranked)
     }
 
-    /// The ranges of a plan.
-    fn calibrated(&mut self, prepared: &PreprocessedModel) -> Result<Ranges, QuantizeError> {
+    /// The ranges of a plan, found with these samples.
+    fn calibrated(
+        &mut self,
+        prepared: &PreprocessedModel,
+        samples: &[Sample],
+    ) -> Result<Ranges, QuantizeError> {
         let plan = prepared.plan();
-        let (engine, given) = (self.engine, &mut SliceSamples(self.samples.iter()));
+        let (engine, given) = (self.engine, &mut SliceSamples(samples.iter()));
         self.stages.next(|control| {
             calibrate(&prepared.model, &plan, engine, given, &Method::default(), control)
         })

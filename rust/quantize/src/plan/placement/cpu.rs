@@ -223,7 +223,9 @@ impl ActivationContext<'_, '_> {
         let value = &self.graph.values[weight];
         let reader = std::iter::once(self.graph.nodes[op.node]);
         let requested = self.selection.weight_type(&[value.name], reader);
-        self.produces_integers(op)
+        // Whatever the type of its output is: a single value of 16 bits adds no value of 8 bits.
+        op.quantized_output
+            && self.has_kernels(&op.inputs)
             && decisions.quantized(weight).is_some()
             && op.inputs.iter().all(|input| float.contains(input))
             && taps.is_some_and(|taps| taps < MIN_TAPS)
