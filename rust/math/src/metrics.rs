@@ -143,6 +143,11 @@ impl Sums {
         Sums { signal, cross, noise, max_abs: lanes[3].into_iter().fold(0.0, f64::max) }
     }
 
+    /// Sums that were computed otherwise: `Σ x²`, `Σ x·e`, `Σ e²` and `max |e|`.
+    pub(crate) fn new(signal: f64, cross: f64, noise: f64, max_abs: f64) -> Sums {
+        Sums { signal, cross, noise, max_abs }
+    }
+
     /// The sums over all chunks, added in order.
     pub(crate) fn total(chunks: impl IntoIterator<Item = Sums>) -> Sums {
         chunks.into_iter().fold(Sums::default(), |total, chunk| Sums {

@@ -151,13 +151,16 @@ pub fn params(range: Range, spec: &QSpec) -> Params {
         };
     }
     if !spec.symmetric {
-        return asymmetric(range, spec);
+        let (qmin, qmax) = spec.grid();
+        let (scale, zero_point) = asymmetric(range, (f64::from(qmin), f64::from(qmax)));
+        return Params { scale, zero_point: zero_point as i32 };
     }
-    let Symmetric { far, near, .. } = Symmetric::of(range, spec);
+    let grid = Symmetric::of(spec);
     // Clipping a few elements among hundreds costs less than coarser steps for all, but only while
     // steps are coarse.
-    let [clipped, .., whole] = choices(range, spec);
-    if lopsided(spec) && far >= near { clipped } else { whole }
+    let longer = grid.turns || -range.min >= range.max;
+    let above = if lopsided(spec) && longer { grid.below } else { grid.above };
+    Params { scale: grid.scale(range, above), zero_point: grid.zero_point }
 }
 
 /// Whether a symmetric grid has few steps, and one more below than above, so that the side with the
@@ -167,48 +170,53 @@ pub(crate) fn lopsided(spec: &QSpec) -> bool {
     spec.symmetric && spec.qtype.bits() <= 4 && below > above
 }
 
-/// The candidates for a symmetric scale. The side with the larger magnitude is never clipped; the
-/// largest element of the other side is off by less than a step, by half a step, or not at all.
-pub(crate) fn choices(range: Range, spec: &QSpec) -> [Params; 3] {
-    let range = range.finite();
-    let Symmetric { far, near, sign } = Symmetric::of(range, spec);
-    let zero_point = spec.zero_point_midpoint();
-    let (below, above) = reach(spec, zero_point);
-    [below, above + 0.5, above].map(|above| {
-        let steps = below.max(above);
-        let scale = without_overflow(normal((far / below).max(near / above)), steps);
-        Params { scale: if range.absmax() == 0.0 { 1.0 } else { sign * scale }, zero_point }
-    })
-}
-
-/// The magnitude of the side that reaches further, that of the other side, and the sign of the
-/// scale that maps the former to the longer side of the grid.
-struct Symmetric {
-    far: f64,
-    near: f64,
-    sign: f32,
+/// A symmetric grid: its steps below and above the zero point.
+#[derive(Clone, Copy)]
+pub(crate) struct Symmetric {
+    below: f64,
+    above: f64,
+    pub(crate) zero_point: i32,
+    /// Whether the scale may be negative, so that the larger magnitude is on the longer side.
+    turns: bool,
 }
 
 impl Symmetric {
-    fn of(range: Range, spec: &QSpec) -> Symmetric {
+    pub(crate) fn of(spec: &QSpec) -> Symmetric {
+        let zero_point = spec.zero_point_midpoint();
+        let (below, above) = reach(spec, zero_point);
+        Symmetric { below, above, zero_point, turns: spec.allows_negative_scale && lopsided(spec) }
+    }
+
+    /// To how many steps candidates map the shorter side. The longer side is never clipped; the
+    /// largest element of the shorter one is off by less than a step, by half a step, or not at
+    /// all.
+    pub(crate) fn reaches(self) -> [f64; 3] {
+        [self.below, self.above + 0.5, self.above]
+    }
+
+    /// The scale for a range that is finite and contains 0, with the shorter side at `above` steps.
+    /// It has no branches, so that loops over it compile to vector code.
+    #[inline(always)]
+    pub(crate) fn scale(self, range: Range, above: f64) -> f32 {
         let (lowest, highest) = (-f64::from(range.min), f64::from(range.max));
-        if spec.allows_negative_scale && lopsided(spec) && highest > lowest {
-            Symmetric { far: highest, near: lowest, sign: -1.0 }
-        } else {
-            Symmetric { far: lowest, near: highest, sign: 1.0 }
-        }
+        let turned = self.turns && highest > lowest;
+        let (far, near) = if turned { (highest, lowest) } else { (lowest, highest) };
+        let scale = normal((far / self.below).max(near / above));
+        let scale = without_overflow(scale, self.below.max(above));
+        let scale = if turned { -scale } else { scale };
+        if lowest.max(highest) == 0.0 { 1.0 } else { scale }
     }
 }
 
-#[inline]
-fn asymmetric(range: Range, spec: &QSpec) -> Params {
-    let (qmin, qmax) = spec.grid();
-    let (qmin, qmax) = (f64::from(qmin), f64::from(qmax));
+/// The scale and the zero point of the grid between two integers for a range that is finite and
+/// contains 0. It has no branches, so that loops over it compile to vector code.
+#[inline(always)]
+pub(crate) fn asymmetric(range: Range, (qmin, qmax): (f64, f64)) -> (f32, f64) {
     let (rmin, rmax) = (f64::from(range.min), f64::from(range.max));
     let scale = normal((rmax - rmin) / (qmax - qmin));
-    let zero_point = round_ties_even(qmin - rmin / f64::from(scale)).clamp(qmin, qmax) as i32;
-    let (below, above) = reach(spec, zero_point);
-    Params { scale: without_overflow(scale, below.max(above)), zero_point }
+    let zero_point = round_ties_even(qmin - rmin / f64::from(scale)).max(qmin).min(qmax);
+    let scale = without_overflow(scale, (zero_point - qmin).max(qmax - zero_point));
+    if rmax - rmin == 0.0 { (1.0, 0.0) } else { (scale, zero_point) }
 }
 
 /// How many steps the grid has below and above the zero point.
@@ -218,20 +226,19 @@ fn reach(spec: &QSpec, zero_point: i32) -> (f64, f64) {
     (f64::from(zero_point) - f64::from(qmin), f64::from(qmax) - f64::from(zero_point))
 }
 
-#[inline]
+#[inline(always)]
 pub(crate) fn normal(scale: f64) -> f32 {
     (scale as f32).max(f32::MIN_POSITIVE)
 }
 
 /// The scale, or the largest scale for which `steps · scale` is finite.
-#[inline]
+#[inline(always)]
 fn without_overflow(scale: f32, steps: f64) -> f32 {
     let steps = steps as f32;
-    if (steps * scale).is_finite() {
-        return scale;
-    }
     let largest = f32::MAX / steps;
-    if (steps * largest).is_finite() { largest } else { largest.next_down() }
+    let below = f32::from_bits(largest.to_bits().wrapping_sub(1));
+    let largest = if (steps * largest).is_finite() { largest } else { below };
+    if (steps * scale).is_finite() { scale } else { largest }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 pub(crate) const MAGIC: f32 = 12_582_912.0;
 
 /// `f64::round_ties_even` for magnitudes below 2⁵¹.
-#[inline]
+#[inline(always)]
 pub(crate) fn round_ties_even(x: f64) -> f64 {
     /// 1.5 · 2⁵²: f64 values of this size have no fraction.
     const MAGIC: f64 = 6_755_399_441_055_744.0;

@@ -1,25 +1,31 @@
 //! Encodes the columns of a matrix, many at a time.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 
+use super::blocks::{Grids, LaneSums, finite_ends};
 use super::{BlockParamTypes, ColumnParams, MatMulNBitsSpec, ZeroPoints};
 use crate::float_source::Element;
 use crate::kernels::pack::pack_into;
 use crate::metrics::Sums;
-use crate::rounding::MAGIC;
 use crate::simd::{SimdLoop, vectorized};
-use crate::weight::{FloatZeroParams, fit_float_zero, fit_group};
-use crate::{Params, QSpec, Range, WeightMethod, params};
+use crate::weight::lanes::{Ends, LANES, LaneParams, Row};
+use crate::weight::{fit_float_zeros, fit_lanes};
+use crate::{QSpec, WeightMethod};
 
-/// Columns whose metrics are added before those of others.
-pub(super) const TILE: usize = 128;
+/// Columns per task.
+pub(super) const COLUMNS: usize = 128;
 
-/// Tiles that are read at once from a row of a wide matrix: where rows are many pages apart, short
-/// pieces of them would mean waiting for the memory.
+/// As many times more columns of a wide matrix: where rows are many pages apart, short pieces of
+/// them would mean waiting for the memory.
 const TILES_AT_ONCE: usize = 8;
 
 /// A matrix with fewer tiles is divided into more tasks instead.
 pub(super) const MANY_TILES: usize = 4 * TILES_AT_ONCE;
+
+/// Elements that are read at once: they fit into the second-level cache of any processor.
+const ELEMENTS_AT_ONCE: usize = 1 << 15;
 
 impl MatMulNBitsSpec {
     /// `None` when an element is not finite.
@@ -28,8 +34,8 @@ impl MatMulNBitsSpec {
             return Some(ColumnParams::none());
         }
         let (blocks, packed) = (self.blocks(), self.zero_points_len());
-        let wide = !self.transposed && self.width >= MANY_TILES * TILE;
-        let columns = if wide { TILES_AT_ONCE * TILE } else { TILE };
+        let wide = !self.transposed && self.width >= MANY_TILES * COLUMNS;
+        let columns = if wide { TILES_AT_ONCE * COLUMNS } else { COLUMNS };
         let mut scales = vec![0.0; self.width * blocks];
         let shifts = self.has_float_zero_points();
         let mut packed_points = vec![0; if shifts { 0 } else { self.width * packed }];
@@ -44,13 +50,13 @@ impl MatMulNBitsSpec {
             .zip(scales.par_chunks_mut(columns * blocks))
             .zip(zero_points)
             .enumerate();
-        let sums: Option<Vec<Vec<Sums>>> = tasks
+        let sums: Option<Vec<Sums>> = tasks
             .map_init(Scratch::default, |scratch, (task, ((blobs, scales), zero_points))| {
                 let (cut, first) = (self, task * columns);
                 vectorized(Columns { cut, data, first, scratch, blobs, scales, zero_points })
             })
             .collect();
-        let metrics = Sums::total(sums?.into_iter().flatten()).metrics(data.len());
+        let metrics = Sums::total(sums?).metrics(data.len());
         let zero_points = if shifts {
             ZeroPoints::Floats(float_points)
         } else {
@@ -59,8 +65,8 @@ impl MatMulNBitsSpec {
         Some(ColumnParams { scales, zero_points, metrics })
     }
 
-    /// Quantizes the columns from `first` on, one per set of scales. The sums are those of each
-    /// tile.
+    /// Quantizes the columns from `first` on, one per set of scales; `None` when an element is not
+    /// finite.
     #[inline(always)]
     fn columns<X: Element>(
         &self,
@@ -70,94 +76,149 @@ impl MatMulNBitsSpec {
         blobs: &mut [u8],
         scales: &mut [f32],
         mut zero_points: Points<'_>,
-    ) -> Option<Vec<Sums>> {
-        let (blocks, blob) = (self.blocks(), self.blob_len());
+    ) -> Option<Sums> {
+        let (blocks, blob, spec) = (self.blocks(), self.blob_len(), self.spec());
         let width = scales.len() / blocks;
-        let spec = self.spec();
-        let points = &mut scratch.zero_points;
+        let tiles = width.div_ceil(LANES);
+        let deepest = self.block_size.min(self.depth);
+        let at_once =
+            if self.transposed { 1 } else { (ELEMENTS_AT_ONCE / (deepest * LANES)).max(1) };
+        let parts = tiles.div_ceil(at_once);
+        let Scratch { rows, words, points, codes } = scratch;
         points.clear();
         points.resize(width * blocks, 0);
-        let mut totals = vec![Sums::default(); width.div_ceil(TILE)];
-        for block in 0..blocks {
+        let mut sums = LaneSums::default();
+        for step in 0..blocks * parts {
+            // In the order of the memory.
+            let (block, part) = if self.transposed {
+                (step % blocks, step / blocks)
+            } else {
+                (step / parts, step % parts)
+            };
             let start = block * self.block_size;
-            let len = self.block_size.min(self.depth - start);
-            scratch.floats.resize(width * len, 0.0);
-            scratch.back.resize(width * len, 0.0);
-            self.gather(data, first, start, len, &mut scratch.floats);
-            let rows = scratch.floats.chunks_exact(len).zip(scratch.back.chunks_exact_mut(len));
-            for (column, (x, back)) in rows.enumerate() {
-                let range = finite_range(x)?;
-                scratch.codes.clear();
-                scratch.codes.resize(self.block_size, 0);
-                let (codes, at) = (&mut scratch.codes[..len], column * blocks + block);
-                if let Points::Floats(points) = &mut zero_points {
-                    let found = fit_float_zero(x, range, &spec);
-                    round_shifted(x, found, &spec, codes, back);
-                    (scales[at], points[at]) = (found.scale, found.zero_point);
-                } else {
-                    let mut found = self.fit(x, range, &spec);
-                    if self.params == BlockParamTypes::HalfScales {
-                        found = found.in_halves(&spec);
-                    }
-                    round(x, found, &spec, codes, back);
-                    (scales[at], points[at]) = (found.scale, found.zero_point as u8);
+            let depth = self.block_size.min(self.depth - start);
+            let from = part * at_once * LANES;
+            let to = width.min(from + at_once * LANES);
+            self.load(data, start..start + depth, first + from..first + to, rows);
+            for (rows, column) in rows.chunks(depth).zip((from..to).step_by(LANES)) {
+                let count = LANES.min(to - column);
+                let ends = finite_ends(rows)?;
+                let (found, grids) = self.fit(rows, count, &ends, &spec);
+                match self.qtype.bits() {
+                    2 => grids.round::<8, 2>(rows, &ends, words, &mut sums),
+                    4 => grids.round::<8, 4>(rows, &ends, words, &mut sums),
+                    _ => grids.round::<4, 4>(rows, &ends, words, &mut sums),
                 }
-                pack_into(&scratch.codes, self.qtype.bits(), &mut blobs[at * blob..][..blob]);
-            }
-            let tiles = scratch.floats.chunks(TILE * len).zip(scratch.back.chunks(TILE * len));
-            for (total, (x, back)) in totals.iter_mut().zip(tiles) {
-                *total = Sums::total([*total, Sums::of(x, back)]);
+                let at = column * blocks + block;
+                for lane in 0..count {
+                    scales[at + lane * blocks] = found.scale[lane];
+                }
+                for lane in 0..count {
+                    match &mut zero_points {
+                        Points::Floats(points) => points[at + lane * blocks] = found.zero[lane],
+                        Points::Packed(_) => points[at + lane * blocks] = found.zero[lane] as u8,
+                    }
+                }
+                let blobs = blobs[at * blob..].chunks_mut(blob).step_by(blocks).take(count);
+                match self.qtype.bits() {
+                    2 => store::<2>(words, blobs),
+                    _ => store::<4>(words, blobs),
+                }
             }
         }
-        let Points::Packed(zero_points) = zero_points else { return Some(totals) };
+        let Points::Packed(zero_points) = zero_points else { return Some(sums.total()) };
         // Unused bits of the last byte have the midpoint of the grid, as in ONNX Runtime's tool.
         let middle = QSpec { symmetric: true, ..spec }.zero_point_midpoint() as u8;
         let packed = zero_points.chunks_exact_mut(self.zero_points_len());
         for (bytes, points) in packed.zip(points.chunks_exact(blocks)) {
-            scratch.codes.clear();
-            scratch.codes.extend(points);
-            scratch.codes.resize(blocks.next_multiple_of(4), middle);
-            pack_into(&scratch.codes, self.qtype.bits(), bytes);
+            codes.clear();
+            codes.extend(points);
+            codes.resize(blocks.next_multiple_of(4), middle);
+            pack_into(codes, self.qtype.bits(), bytes);
         }
-        Some(totals)
+        Some(sums.total())
     }
 
-    /// The scale and zero point of a block. An 8-bit symmetric grid also has one more step below
-    /// its midpoint: when the element of the largest magnitude is positive, the scale is negative,
-    /// as in ONNX Runtime's tool.
+    /// The scales and zero points of blocks, and their grids. An 8-bit symmetric grid also has one
+    /// more step below its midpoint: when the element of the largest magnitude is positive, the
+    /// scale is negative, as in ONNX Runtime's tool.
     #[inline(always)]
-    pub(super) fn fit(&self, x: &[f32], range: Range, spec: &QSpec) -> Params {
-        let wide = spec.symmetric && spec.qtype.bits() == 8;
-        if !wide || self.method != WeightMethod::MinMax || range.max <= -range.min {
-            return fit_group(x, range, spec, self.method);
+    fn fit(&self, x: &[Row], count: usize, ends: &Ends, spec: &QSpec) -> (LaneParams, Grids) {
+        if self.has_float_zero_points() {
+            let found = fit_float_zeros(x, count, ends, spec);
+            return (found, Grids::of(&found, true, spec));
         }
-        let Params { scale, zero_point } = params(Range { min: -range.max, max: -range.min }, spec);
-        Params { scale: -scale, zero_point }
+        let turns = spec.symmetric && self.qtype.bits() == 8 && self.method == WeightMethod::MinMax;
+        let mut found = if turns {
+            let mut found = fit_lanes(x, count, &ends.turned(), spec, self.method);
+            for lane in 0..LANES {
+                let turned = ends.max[lane] > -ends.min[lane];
+                found.scale[lane] = if turned { -found.scale[lane] } else { found.scale[lane] };
+            }
+            found
+        } else {
+            fit_lanes(x, count, ends, spec, self.method)
+        };
+        if self.params == BlockParamTypes::HalfScales {
+            (0..count).for_each(|lane| found.set(lane, found.lane(lane).in_halves(spec)));
+        }
+        (found, Grids::of(&found, false, spec))
     }
 
-    /// Reads `len` elements from `start` on of each column from `first` on, column by column.
+    /// Reads some rows of some columns: [`LANES`] columns after the other. Missing columns are 0.
     #[inline(always)]
-    fn gather<X: Element>(
+    fn load<X: Element>(
         &self,
         data: &[X],
-        first: usize,
-        start: usize,
-        len: usize,
-        floats: &mut [f32],
+        depths: Range<usize>,
+        columns: Range<usize>,
+        rows: &mut Vec<Row>,
     ) {
+        let depth = depths.len();
+        rows.resize(depth * columns.len().div_ceil(LANES), [0.0; LANES]);
+        if !columns.len().is_multiple_of(LANES) {
+            rows[columns.len() / LANES * depth..].fill([0.0; LANES]);
+        }
         if self.transposed {
-            for (column, floats) in floats.chunks_exact_mut(len).enumerate() {
-                let from = &data[(first + column) * self.depth + start..][..len];
-                floats.iter_mut().zip(from).for_each(|(float, x)| *float = x.value());
+            for (at, column) in columns.enumerate() {
+                let from = &data[column * self.depth..][depths.clone()];
+                let rows = &mut rows[at / LANES * depth..][..depth];
+                for row in 0..depth {
+                    rows[row][at % LANES] = from[row].value();
+                }
             }
             return;
         }
-        let width = floats.len() / len;
-        for row in 0..len {
-            let from = &data[(start + row) * self.width + first..][..width];
-            for (column, x) in from.iter().enumerate() {
-                floats[column * len + row] = x.value();
+        for (at, row) in depths.enumerate() {
+            let (whole, rest) = data[row * self.width..][columns.clone()].as_chunks::<LANES>();
+            for tile in 0..whole.len() {
+                let (from, mut floats) = (whole[tile], [0.0; LANES]);
+                for lane in 0..LANES {
+                    floats[lane] = from[lane].value();
+                }
+                rows[tile * depth + at] = floats;
             }
+            for lane in 0..rest.len() {
+                rows[whole.len() * depth + at][lane] = rest[lane].value();
+            }
+        }
+    }
+}
+
+/// Copies the words of each lane, of which `BYTES` bytes are used, to the bytes of its block.
+#[inline(always)]
+fn store<'a, const BYTES: usize>(
+    words: &[[u32; LANES]],
+    blobs: impl Iterator<Item = &'a mut [u8]>,
+) {
+    for (lane, bytes) in blobs.enumerate() {
+        let (whole, rest) = bytes.as_chunks_mut::<BYTES>();
+        for at in 0..whole.len().min(words.len()) {
+            whole[at].copy_from_slice(&words[at][lane].to_le_bytes()[..BYTES]);
+        }
+        if let Some(word) = words.get(whole.len()) {
+            let word = word[lane].to_le_bytes();
+            rest.iter_mut().zip(word).for_each(|(to, byte)| *to = byte);
         }
     }
 }
@@ -180,10 +241,10 @@ enum Points<'a> {
 }
 
 impl<X: Element> SimdLoop for Columns<'_, X> {
-    type Output = Option<Vec<Sums>>;
+    type Output = Option<Sums>;
 
     #[inline(always)]
-    fn run(self) -> Option<Vec<Sums>> {
+    fn run(self) -> Option<Sums> {
         let Columns { cut, data, first, scratch, blobs, scales, zero_points } = self;
         cut.columns(data, first, scratch, blobs, scales, zero_points)
     }
@@ -192,69 +253,11 @@ impl<X: Element> SimdLoop for Columns<'_, X> {
 /// Working memory of a thread.
 #[derive(Default)]
 struct Scratch {
-    floats: Vec<f32>,
-    back: Vec<f32>,
+    /// The elements of blocks side by side.
+    rows: Vec<Row>,
+    /// Their integers.
+    words: Vec<[u32; LANES]>,
+    /// The zero points of all blocks, and those of a column.
+    points: Vec<u8>,
     codes: Vec<u8>,
-    zero_points: Vec<u8>,
-}
-
-/// The smallest and the largest element; `None` when one is not finite.
-#[inline(always)]
-pub(super) fn finite_range(x: &[f32]) -> Option<Range> {
-    const LANES: usize = 8;
-    let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
-    // 0 · x is NaN if x is not finite, and NaN propagates.
-    let mut odd = [0.0_f32; LANES];
-    let mut see = |lane: usize, x: f32| {
-        min[lane] = if x < min[lane] { x } else { min[lane] };
-        max[lane] = if x > max[lane] { x } else { max[lane] };
-        odd[lane] += x * 0.0;
-    };
-    let (whole, rest) = x.as_chunks::<LANES>();
-    for x in whole {
-        (0..LANES).for_each(|lane| see(lane, x[lane]));
-    }
-    rest.iter().enumerate().for_each(|(lane, x)| see(lane, *x));
-    let range = Range {
-        min: min.into_iter().fold(f32::INFINITY, f32::min),
-        max: max.into_iter().fold(f32::NEG_INFINITY, f32::max),
-    };
-    odd.iter().all(|odd| *odd == 0.0).then_some(range)
-}
-
-/// The codes of a block and their dequantized values.
-#[inline(always)]
-fn round(x: &[f32], found: Params, spec: &QSpec, codes: &mut [u8], back: &mut [f32]) {
-    let (lo, hi) = spec.grid();
-    let zero = found.zero_point as f32;
-    let (lo, hi) = (lo as f32 - zero, hi as f32 - zero);
-    for ((x, code), back) in x.iter().zip(codes).zip(back) {
-        let steps = x / found.scale;
-        let steps = if steps > lo { steps } else { lo };
-        let steps = if steps < hi { steps } else { hi };
-        let rounded = steps + MAGIC;
-        *code = (rounded + zero).to_bits() as u8;
-        *back = (rounded - MAGIC) * found.scale;
-    }
-}
-
-/// [`round`] with a float zero point: `q = saturate(round_half_even(x / scale + zero_point))`.
-#[inline(always)]
-fn round_shifted(
-    x: &[f32],
-    found: FloatZeroParams,
-    spec: &QSpec,
-    codes: &mut [u8],
-    back: &mut [f32],
-) {
-    let (lo, hi) = spec.grid();
-    let (lo, hi) = (lo as f32, hi as f32);
-    for ((x, code), back) in x.iter().zip(codes).zip(back) {
-        let steps = x / found.scale + found.zero_point;
-        let steps = if steps > lo { steps } else { lo };
-        let steps = if steps < hi { steps } else { hi };
-        let rounded = steps + MAGIC;
-        *code = rounded.to_bits() as u8;
-        *back = ((rounded - MAGIC) - found.zero_point) * found.scale;
-    }
 }

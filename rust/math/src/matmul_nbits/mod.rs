@@ -1,6 +1,7 @@
 //! Block-wise quantized matrices in the layout of `MatMulNBits`: one row per output column, divided
 //! into blocks. Each block is padded to whole bytes and has a scale and a zero point.
 
+mod blocks;
 mod columns;
 
 use crate::group_ranges::first_non_finite;

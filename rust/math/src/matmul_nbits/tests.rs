@@ -1,7 +1,9 @@
-use super::columns::{MANY_TILES, TILE, finite_range};
+use super::columns::{COLUMNS, MANY_TILES};
 use super::*;
 use crate::kernels::reference;
-use crate::weight::fit_float_zero;
+use crate::weight::fit_float_zeros;
+use crate::weight::lanes::{Ends, LANES};
+use crate::{Layout, Range, fit};
 
 fn numbers(len: usize) -> Vec<f32> {
     let mut state = 7_u32;
@@ -30,6 +32,45 @@ fn cut(depth: usize, width: usize, qtype: QType, symmetric: bool) -> MatMulNBits
     }
 }
 
+/// Columns of zeros, of a constant, of few distinct numbers, of subnormal numbers, of numbers near
+/// the largest, of one sign, and with an outlier.
+fn odd_numbers(depth: usize, width: usize) -> Vec<f32> {
+    let mut data = numbers(depth * width);
+    for (index, x) in data.iter_mut().enumerate() {
+        *x = match index % width % 8 {
+            0 => 0.0,
+            1 => -0.7,
+            2 => (*x * 4.0).round(),
+            3 => *x * 1e-40,
+            4 => *x * 3e38,
+            5 => x.abs(),
+            6 if index / width == 1 => 50.0,
+            _ => *x,
+        };
+    }
+    data
+}
+
+fn range_of(x: &[f32]) -> Range {
+    Range {
+        min: x.iter().copied().fold(f32::INFINITY, f32::min),
+        max: x.iter().copied().fold(f32::NEG_INFINITY, f32::max),
+    }
+}
+
+/// The parameters of a block that is quantized alone.
+fn fitted(cut: &MatMulNBitsSpec, x: &[f32]) -> Params {
+    let spec = cut.spec();
+    let layout = Layout::of(&[x.len()], Granularity::PerTensor).unwrap();
+    let range = range_of(x);
+    let wide = cut.symmetric && cut.qtype == QType::UInt8 && cut.method == WeightMethod::MinMax;
+    let turned = wide && range.max > -range.min;
+    let range = if turned { Range { min: -range.max, max: -range.min } } else { range };
+    let Params { scale, zero_point } = fit(x, &layout, &[range], &spec, cut.method)[0];
+    let found = Params { scale: if turned { -scale } else { scale }, zero_point };
+    if cut.params == BlockParamTypes::HalfScales { found.in_halves(&spec) } else { found }
+}
+
 /// The layout computed step by step from the definition.
 fn by_definition(cut: &MatMulNBitsSpec, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec<i32>) {
     let spec = cut.spec();
@@ -39,7 +80,7 @@ fn by_definition(cut: &MatMulNBitsSpec, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec
         for block in 0..cut.blocks() {
             let rows = block * cut.block_size..((block + 1) * cut.block_size).min(cut.depth);
             let x: Vec<f32> = rows.map(|row| data[row * cut.width + column]).collect();
-            let found = cut.fit(&x, finite_range(&x).unwrap(), &spec);
+            let found = fitted(cut, &x);
             let mut blob = vec![0_u8; cut.blob_len()];
             for (i, x) in x.iter().enumerate() {
                 let code = reference::quantize_one(*x, found, &spec) as u8;
@@ -53,30 +94,93 @@ fn by_definition(cut: &MatMulNBitsSpec, data: &[f32]) -> (Vec<u8>, Vec<f32>, Vec
     (blobs, scales, points)
 }
 
+/// Compares with the definition. Returns the metrics.
+fn check(cut: &MatMulNBitsSpec, data: &[f32]) -> Metrics {
+    let (blobs, columns) = cut.quantize(data).unwrap();
+    let (expected, scales, points) = by_definition(cut, data);
+    assert_eq!(blobs, expected, "{cut:?}");
+    assert_eq!(columns.scales, scales, "{cut:?}");
+    let ZeroPoints::Packed(packed) = columns.zero_points else { panic!("{cut:?}") };
+    for (column, points) in points.chunks(cut.blocks()).enumerate() {
+        let bytes = &packed[column * cut.zero_points_len()..];
+        let found = crate::pack::unpack(bytes, cut.qtype.bits(), false, points.len());
+        let found: Vec<i32> = found.iter().map(|point| i32::from(*point as u8)).collect();
+        assert_eq!(found, points, "{cut:?}");
+    }
+    columns.metrics
+}
+
 #[test]
 fn blobs_are_those_of_the_definition() {
     for qtype in [QType::UInt2, QType::UInt4, QType::UInt8] {
         for (depth, width) in
-            [(16, 1), (32, 130), (40, 3), (5, 4), (1, 257), (40, MANY_TILES * TILE + 5)]
+            [(16, 1), (32, 130), (40, 3), (5, 4), (1, 257), (40, MANY_TILES * COLUMNS + 5)]
         {
             for symmetric in [false, true] {
-                let cut = cut(depth, width, qtype, symmetric);
-                let data = numbers(depth * width);
-                let (blobs, columns) = cut.quantize(&data).unwrap();
-                let (expected, scales, points) = by_definition(&cut, &data);
-                assert_eq!(blobs, expected, "{cut:?}");
-                assert_eq!(columns.scales, scales, "{cut:?}");
-                let ZeroPoints::Packed(packed) = columns.zero_points else { panic!("{cut:?}") };
-                for (column, points) in points.chunks(cut.blocks()).enumerate() {
-                    let bytes = &packed[column * cut.zero_points_len()..];
-                    let found = crate::pack::unpack(bytes, qtype.bits(), false, points.len());
-                    let found: Vec<i32> =
-                        found.iter().map(|point| i32::from(*point as u8)).collect();
-                    assert_eq!(found, points, "{cut:?}");
-                }
+                check(&cut(depth, width, qtype, symmetric), &numbers(depth * width));
             }
         }
     }
+}
+
+#[test]
+fn blobs_of_odd_numbers_are_those_of_the_definition() {
+    let of_halves = BlockParamTypes::HalfScales;
+    for qtype in [QType::UInt2, QType::UInt4, QType::UInt8] {
+        for symmetric in [false, true] {
+            for method in [WeightMethod::Mse, WeightMethod::MinMax, WeightMethod::Hqq] {
+                for params in [BlockParamTypes::Plain, of_halves] {
+                    for block_size in [8, 16, 24, 64] {
+                        let cut = cut(51, 45, qtype, symmetric);
+                        let cut = MatMulNBitsSpec { block_size, method, params, ..cut };
+                        check(&cut, &odd_numbers(51, 45));
+                    }
+                }
+            }
+            let few = MatMulNBitsSpec { used_bits: 2, ..cut(51, 45, qtype, symmetric) };
+            check(&few, &odd_numbers(51, 45));
+        }
+    }
+}
+
+#[test]
+fn metrics_are_those_of_the_dequantized_matrix() {
+    for qtype in [QType::UInt2, QType::UInt4, QType::UInt8] {
+        let data = odd_numbers(51, 45);
+        let cut = cut(51, 45, qtype, false);
+        let found = check(&cut, &data);
+        let mut back = data.clone();
+        for column in 0..45 {
+            for start in (0..51).step_by(16) {
+                let rows = start..51.min(start + 16);
+                let x: Vec<f32> = rows.clone().map(|row| data[row * 45 + column]).collect();
+                let params = fitted(&cut, &x);
+                for (row, x) in rows.zip(x) {
+                    let q = reference::quantize_one(x, params, &cut.spec());
+                    back[row * 45 + column] = reference::dequantize_one(q, params, qtype);
+                }
+            }
+        }
+        let expected = crate::metrics(&data, &back);
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-6 * b.abs();
+        assert!(near(found.mse, expected.mse), "{found:?} {expected:?}");
+        assert!(near(found.sqnr_db, expected.sqnr_db), "{found:?} {expected:?}");
+        assert!(near(found.max_abs, expected.max_abs), "{found:?} {expected:?}");
+        assert!((found.cosine - expected.cosine).abs() < 1e-6, "{found:?} {expected:?}");
+    }
+    let exact: Vec<f32> = (0..48).map(|i| (i % 16 - 8) as f32 * 0.1).collect();
+    let (_, columns) = cut(16, 3, QType::UInt4, true).quantize(&exact).unwrap();
+    assert_eq!(columns.metrics.max_abs, 0.0);
+    assert_eq!(columns.metrics.sqnr_db, f64::INFINITY);
+}
+
+/// The scale and the float zero point of a block.
+fn float_zero(x: &[f32], spec: &QSpec) -> (f32, f32) {
+    let rows: Vec<_> = x.iter().map(|x| [*x; LANES]).collect();
+    let range = range_of(x);
+    let ends = Ends { min: [range.min; LANES], max: [range.max; LANES] };
+    let found = fit_float_zeros(&rows, 1, &ends, spec);
+    (found.scale[0], found.zero[0])
 }
 
 #[test]
@@ -99,14 +203,14 @@ fn each_block_has_its_float_zero_point() {
                 let x: Vec<f32> = (row / 16 * 16..depth.min(row / 16 * 16 + 16))
                     .map(|row| data[row * width + column])
                     .collect();
-                let found = fit_float_zero(&x, finite_range(&x).unwrap(), &cut.spec());
-                assert_eq!((columns.scales[block], points[block]), (found.scale, found.zero_point));
+                let found = float_zero(&x, &cut.spec());
+                assert_eq!((columns.scales[block], points[block]), found);
                 let blob = &blobs[block * cut.blob_len()..][..cut.blob_len()];
                 let bit = row % 16 * qtype.bits() as usize;
                 let code = f32::from(blob[bit / 8] >> (bit % 8) & (qtype.max() as u8));
-                let steps = x[row % 16] / found.scale + found.zero_point;
+                let steps = x[row % 16] / found.0 + found.1;
                 assert_eq!(code, steps.round_ties_even().clamp(0.0, qtype.max() as f32));
-                let back = (code - found.zero_point) * found.scale;
+                let back = (code - found.1) * found.0;
                 error += f64::from(x[row % 16] - back).powi(2);
             }
             let mse = error / data.len() as f64;

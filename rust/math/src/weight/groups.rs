@@ -23,6 +23,9 @@ pub(super) enum Elements<'a, X> {
     Columns(Rows<'a, X>),
 }
 
+/// The number of elements of a task of small groups.
+const TASK: usize = 1 << 14;
+
 /// Columns processed together: as many as one or two cache lines of a row hold.
 pub(super) const TILE: usize = 32;
 
@@ -61,18 +64,25 @@ pub(super) fn map_groups<X: Element, T: Send>(
     let (outer, axis_len, inner) = layout.sides();
     let slab = axis_len * inner;
     let in_place = |first, depth, x| f(Groups { first, depth, elements: Elements::InPlace(x) });
+    // Groups of the same size, one after the other.
+    let contiguous = |depth: usize| {
+        let depth = depth.max(1);
+        let count = (TASK / depth).max(1);
+        let tasks = data.par_chunks(count * depth).enumerate();
+        tasks.flat_map_iter(|(at, x)| in_place(at * count, depth, x)).collect()
+    };
     match layout.granularity() {
         Granularity::PerTensor => in_place(0, data.len(), data),
-        Granularity::PerAxis { .. } if outer == 1 => {
-            let rows = data.par_chunks(inner.max(1)).enumerate();
-            rows.flat_map_iter(|(index, row)| in_place(index, inner, row)).collect()
-        }
+        Granularity::PerAxis { .. } if outer == 1 => contiguous(inner),
         // Every slab has the same groups: a group consists of a span of each slab.
         Granularity::PerAxis { .. } => tiles(axis_len, |first, count| {
             let stretches = (0..outer).map(|o| &data[o * slab + first * inner..][..count * inner]);
             let floats = gathered(stretches, count, inner);
             f(Groups { first, depth: outer * inner, elements: Elements::Gathered(&floats) })
         }),
+        Granularity::Blocked { block_size, .. } if inner == 1 && axis_len % block_size == 0 => {
+            contiguous(block_size)
+        }
         Granularity::Blocked { block_size, .. } if inner == 1 => {
             let blocks = axis_len.div_ceil(block_size);
             let rows = data.par_chunks(axis_len.max(1)).enumerate();

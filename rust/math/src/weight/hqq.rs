@@ -10,13 +10,13 @@
 //! trained matrices by 0.16 dB.
 
 use super::mse::CLIPPED_STEPS;
-use super::{Choices, minmax};
+use super::{Choices, WeightMethod};
 use crate::simd::{SimdLoop, vectorized};
 use crate::{Params, QSpec, Range, params};
 
 /// Parameters with a zero point that need not be an integer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct FloatZeroParams {
+pub(super) struct FloatZeroParams {
     pub scale: f32,
     pub zero_point: f32,
 }
@@ -64,7 +64,7 @@ pub(super) fn shifted(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams 
 /// The candidates with integer zero points: those of the range, and the optimized one, rounded,
 /// with the scale of the least squared error.
 pub(super) fn rounded(x: &[f32], range: Range, spec: &QSpec) -> Choices {
-    let usual = minmax::choices(range, spec);
+    let usual = WeightMethod::MinMax.choices(range, spec);
     let Some(start) = Grid::of(range, spec).filter(|_| moves(spec)) else { return usual };
     let found = vectorized(Optimize { start, x, shifted: false });
     if !found.holds(range) {

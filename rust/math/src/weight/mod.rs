@@ -5,6 +5,7 @@
 
 mod groups;
 mod hqq;
+pub(crate) mod lanes;
 mod minmax;
 mod mse;
 mod search;
@@ -17,8 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::float_source::Element;
 use crate::{FloatSource, Granularity, Layout, MathError, Params, QSpec, Range, params};
 use groups::{Elements, map_groups};
-
-pub(crate) use hqq::FloatZeroParams;
+use lanes::{Candidates, Ends, LANES, LaneParams, Row};
 
 /// A method of choosing the scale and the zero point of a group of weights.
 ///
@@ -46,8 +46,6 @@ struct MethodInfo {
     method: WeightMethod,
     name: &'static str,
     about: &'static str,
-    /// The candidate parameters, the default first.
-    choices: fn(Range, &QSpec) -> Choices,
     /// Candidates that depend on the elements of the group.
     search: Option<Search>,
 }
@@ -60,21 +58,18 @@ const METHODS: &[MethodInfo] = &[
         method: WeightMethod::MinMax,
         name: "minmax",
         about: "the grid covers the range of a group",
-        choices: minmax::choices,
         search: None,
     },
     MethodInfo {
         method: WeightMethod::Mse,
         name: "mse",
         about: "the smallest squared error of a group; may clip either end by a step",
-        choices: mse::choices,
         search: None,
     },
     MethodInfo {
         method: WeightMethod::Hqq,
         name: "hqq",
         about: "half-quadratic quantization; with matmul_nbits, zero points are floats",
-        choices: minmax::choices,
         search: Some(hqq::rounded),
     },
 ];
@@ -112,6 +107,25 @@ impl WeightMethod {
 
     fn search(self, spec: &QSpec) -> Option<Search> {
         self.info().search.filter(|_| hqq::moves(spec))
+    }
+
+    /// The candidates of groups with these ranges. They are no column of the table: what is called
+    /// through a pointer is not compiled for wide vectors.
+    #[inline(always)]
+    fn candidates(self, ends: &Ends, spec: &QSpec) -> Candidates {
+        let ends = ends.widened();
+        match self {
+            WeightMethod::Mse => mse::choices(&ends, spec),
+            WeightMethod::MinMax | WeightMethod::Hqq => minmax::choices(&ends, spec),
+        }
+    }
+
+    /// The candidates of one group.
+    fn choices(self, range: Range, spec: &QSpec) -> Choices {
+        match self.candidates(&Ends::gathered(&[range]), spec).lane(0) {
+            Choices { count: 1, .. } => Choices::one(params(range, spec)),
+            several => several,
+        }
     }
 
     /// A one-line description.
@@ -202,14 +216,13 @@ pub fn fit<'a>(
             FloatSource::LittleEndian(values) => searched(values, layout, ranges, spec, search),
         };
     }
-    let choices = |range: Range| (method.info().choices)(range, spec);
     // Whether there are several candidates does not depend on the range.
-    if choices(Range { min: -1.0, max: 1.0 }).count == 1 {
+    if method.choices(Range { min: -1.0, max: 1.0 }, spec).count == 1 {
         return ranges.iter().map(|range| params(*range, spec)).collect();
     }
     match data {
-        FloatSource::Slice(values) => chosen(values, layout, ranges, spec, choices),
-        FloatSource::LittleEndian(values) => chosen(values, layout, ranges, spec, choices),
+        FloatSource::Slice(values) => chosen(values, layout, ranges, spec, method),
+        FloatSource::LittleEndian(values) => chosen(values, layout, ranges, spec, method),
     }
 }
 
@@ -218,14 +231,14 @@ fn chosen(
     layout: &Layout,
     ranges: &[Range],
     spec: &QSpec,
-    choices: impl Fn(Range) -> Choices + Sync,
+    method: WeightMethod,
 ) -> Vec<Params> {
     map_groups(data, layout, |groups| {
-        let choices = |at: usize| choices(ranges[groups.first + at]);
+        let ranges = &ranges[groups.first..];
         match groups.elements {
-            Elements::InPlace(x) => search::of_each(x, groups.depth, choices, spec),
-            Elements::Gathered(x) => search::of_each(x, groups.depth, choices, spec),
-            Elements::Columns(rows) => search::of_columns(rows, choices, spec),
+            Elements::InPlace(x) => search::of_each(x, groups.depth, ranges, spec, method),
+            Elements::Gathered(x) => search::of_each(x, groups.depth, ranges, spec, method),
+            Elements::Columns(rows) => search::of_columns(rows, ranges, spec, method),
         }
     })
 }
@@ -254,15 +267,26 @@ fn searched(
     })
 }
 
-/// The parameters of one group of floats, whose range is finite. Call it from code that is already
-/// compiled for wide vectors.
+/// The parameters of up to [`LANES`] groups side by side: `count` of them are filled. Call it from
+/// code that is already compiled for wide vectors.
 #[inline(always)]
-pub(crate) fn fit_group(x: &[f32], range: Range, spec: &QSpec, method: WeightMethod) -> Params {
-    let choices = match method.search(spec) {
-        Some(search) => search(x, range, spec),
-        None => (method.info().choices)(range, spec),
+pub(crate) fn fit_lanes(
+    x: &[Row],
+    count: usize,
+    ends: &Ends,
+    spec: &QSpec,
+    method: WeightMethod,
+) -> LaneParams {
+    let Some(search) = method.search(spec) else {
+        return search::of_lanes(x, count, &method.candidates(ends, spec), spec);
     };
-    search::of_few(x, choices.as_slice(), spec)
+    let mut found = LaneParams::UNIT;
+    for lane in 0..count.min(LANES) {
+        let x: Vec<f32> = x.iter().map(|row| row[lane]).collect();
+        let choices = search(&x, ends.lane(lane), spec);
+        found.set(lane, search::of(&x, choices.as_slice(), spec));
+    }
+    found
 }
 
 /// The candidates for a group whose range is covered only in part: both ends of the grid, or one of
@@ -271,16 +295,23 @@ pub(crate) fn clipped_candidates(range: Range, kept: f32, spec: &QSpec) -> Vec<P
     let Range { min, max } = range.finite().widened_to_zero();
     let both = Range { min: min * kept, max: max * kept };
     if spec.symmetric {
-        return minmax::choices(both, spec).as_slice().to_vec();
+        return WeightMethod::MinMax.choices(both, spec).as_slice().to_vec();
     }
     [both, Range { min: both.min, max }, Range { min, max: both.max }]
         .map(|range| params(range, spec))
         .to_vec()
 }
 
-/// The scale and the float zero point of one group of floats, whose range is finite.
-pub(crate) fn fit_float_zero(x: &[f32], range: Range, spec: &QSpec) -> FloatZeroParams {
-    hqq::shifted(x, range, spec)
+/// The scales and the float zero points of up to [`LANES`] groups side by side: `count` of them are
+/// filled.
+pub(crate) fn fit_float_zeros(x: &[Row], count: usize, ends: &Ends, spec: &QSpec) -> LaneParams {
+    let mut found = LaneParams::UNIT;
+    for lane in 0..count.min(LANES) {
+        let x: Vec<f32> = x.iter().map(|row| row[lane]).collect();
+        let one = hqq::shifted(&x, ends.lane(lane), spec);
+        (found.scale[lane], found.zero[lane]) = (one.scale, one.zero_point);
+    }
+    found
 }
 
 #[cfg(test)]

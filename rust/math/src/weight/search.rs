@@ -2,13 +2,14 @@
 
 use rayon::prelude::*;
 
-use super::groups::{Rows, TILE};
-use super::{Choices, MAX_CHOICES};
+use super::groups::Rows;
+use super::lanes::{Candidates, Ends, LANES, LaneParams, Row};
+use super::{Choices, MAX_CHOICES, WeightMethod};
 use crate::float_source::Element;
 use crate::kernels::reference::{dequantize_one, quantize_one};
 use crate::rounding::MAGIC;
 use crate::simd::{SimdLoop, vectorized};
-use crate::{Params, QSpec};
+use crate::{Params, QSpec, Range};
 
 /// The minimum number of elements per parallel task.
 const TASK: usize = 1 << 16;
@@ -37,126 +38,227 @@ pub(super) fn of<X: Element>(x: &[X], choices: &[Params], spec: &QSpec) -> Param
     })
 }
 
+/// Groups of up to this many elements are processed in lanes.
+const MAX_LANE_DEPTH: usize = 1 << 10;
+
+/// Fewer groups are processed one after the other.
+const MIN_LANES: usize = 4;
+
 /// [`of`] for each of the contiguous groups of `depth` elements; the last may have fewer.
 pub(super) fn of_each<X: Element>(
     x: &[X],
     depth: usize,
-    choices: impl Fn(usize) -> Choices,
+    ranges: &[Range],
     spec: &QSpec,
+    method: WeightMethod,
 ) -> Vec<Params> {
-    if x.len() <= depth {
-        return vec![of(x, choices(0).as_slice(), spec)];
+    if depth <= MAX_LANE_DEPTH && x.len() >= MIN_LANES * depth {
+        return vectorized(Each { x, depth, ranges, spec, method });
     }
-    if depth > MAX_SMALL_DEPTH {
-        let groups = x.chunks(depth).enumerate();
-        return groups.map(|(at, x)| of(x, choices(at).as_slice(), spec)).collect();
-    }
-    vectorized(Each { x, depth, choices, spec })
+    let groups = x.chunks(depth.max(1)).zip(ranges);
+    groups.map(|(x, range)| of(x, method.choices(*range, spec).as_slice(), spec)).collect()
 }
 
-/// Groups of up to this many elements are so small that the cost of switching to wide vectors is
-/// noticeable.
-const MAX_SMALL_DEPTH: usize = 1 << 10;
+/// [`of`] for each of the groups that are columns of rows.
+pub(super) fn of_columns<X: Element>(
+    rows: Rows<'_, X>,
+    ranges: &[Range],
+    spec: &QSpec,
+    method: WeightMethod,
+) -> Vec<Params> {
+    if rows.depth > MAX_LANE_DEPTH {
+        return of_each(&rows.gathered(), rows.depth, ranges, spec, method);
+    }
+    vectorized(Columns { rows, ranges, spec, method })
+}
 
-struct Each<'a, X, C> {
+struct Each<'a, X> {
     x: &'a [X],
     depth: usize,
-    choices: C,
+    ranges: &'a [Range],
     spec: &'a QSpec,
+    method: WeightMethod,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Each<'_, X, C> {
+impl<X: Element> SimdLoop for Each<'_, X> {
     type Output = Vec<Params>;
 
     #[inline(always)]
     fn run(self) -> Vec<Params> {
-        let Each { x, depth, choices, spec } = self;
+        let Each { x, depth, ranges, spec, method } = self;
         let mut found = Vec::with_capacity(x.len().div_ceil(depth));
-        for (at, x) in x.chunks(depth).enumerate() {
-            let choices = choices(at);
-            let choices = choices.as_slice();
-            let errors = Errors { x, choices, grid: spec.grid() }.run();
-            let exactly = |choice| exact(x.iter(), choice, spec);
-            found.push(first_minimum(choices, &errors, x.len(), spec.grid(), exactly));
+        let mut rows = vec![[0.0; LANES]; depth];
+        for x in x.chunks(depth * LANES) {
+            let (whole, rest) = x.split_at(x.len() - x.len() % depth);
+            for (x, depth) in [(whole, depth), (rest, rest.len())] {
+                if x.is_empty() {
+                    continue;
+                }
+                let rows = &mut rows[..depth];
+                for (lane, x) in x.chunks_exact(depth).enumerate() {
+                    for (row, x) in rows.iter_mut().zip(x) {
+                        row[lane] = x.value();
+                    }
+                }
+                let ranges = &ranges[found.len()..][..x.len() / depth];
+                found.extend(of_ranges(rows, ranges, spec, method));
+            }
         }
         found
     }
 }
 
-/// [`of`] for each of the groups that are columns of rows. All columns have the same number of
-/// candidates.
-pub(super) fn of_columns<X: Element>(
-    rows: Rows<'_, X>,
-    choices: impl Fn(usize) -> Choices,
-    spec: &QSpec,
-) -> Vec<Params> {
-    if rows.depth > MAX_SMALL_DEPTH {
-        return of_each(&rows.gathered(), rows.depth, choices, spec);
-    }
-    vectorized(Columns { rows, choices, spec })
-}
-
-struct Columns<'a, X, C> {
+struct Columns<'a, X> {
     rows: Rows<'a, X>,
-    choices: C,
+    ranges: &'a [Range],
     spec: &'a QSpec,
+    method: WeightMethod,
 }
 
-impl<X: Element, C: Fn(usize) -> Choices> SimdLoop for Columns<'_, X, C> {
+impl<X: Element> SimdLoop for Columns<'_, X> {
     type Output = Vec<Params>;
 
-    /// Adds in the order of [`squared`], so that the memory layout of a group does not change the
-    /// result.
     #[inline(always)]
     fn run(self) -> Vec<Params> {
-        let Columns { rows, choices, spec } = self;
-        let grid = spec.grid();
-        let choices: Vec<Choices> = (0..rows.count).map(choices).collect();
-        let count = choices.first().map_or(0, |choices| choices.count);
-        let mut floats = vec![[0.0_f32; TILE]; rows.depth];
-        for (row, floats) in floats.iter_mut().enumerate() {
-            floats.iter_mut().zip(rows.row(row)).for_each(|(float, x)| *float = x.value());
-        }
-        let mut errors = vec![[0.0; MAX_CHOICES]; rows.count];
-        for choice in 0..count {
-            let (mut per_unit, mut lo, mut hi) = ([1.0; TILE], [0.0; TILE], [0.0; TILE]);
-            for (column, choices) in choices.iter().enumerate() {
-                let steps = Steps::of(choices.all[choice], grid);
-                (per_unit[column], lo[column], hi[column]) = (steps.per_unit, steps.lo, steps.hi);
-            }
-            let mut sums = [[0.0_f32; TILE]; LANES];
-            for (row, x) in floats.iter().enumerate() {
-                let sums = &mut sums[row % LANES];
-                for column in 0..TILE {
-                    let steps =
-                        Steps { per_unit: per_unit[column], lo: lo[column], hi: hi[column] };
-                    sums[column] += steps.error(x[column]);
+        let Columns { rows: from, ranges, spec, method } = self;
+        let mut found = Vec::with_capacity(from.count);
+        let mut rows = vec![[0.0; LANES]; from.depth];
+        for (tile, ranges) in ranges[..from.count].chunks(LANES).enumerate() {
+            for (row, into) in rows.iter_mut().enumerate() {
+                let x = &from.row(row)[tile * LANES..][..ranges.len()];
+                for (into, x) in into.iter_mut().zip(x) {
+                    *into = x.value();
                 }
             }
-            for (column, errors) in errors.iter_mut().enumerate() {
-                let sum: f32 = sums.iter().map(|sums| sums[column]).sum();
-                let scale = f64::from(choices[column].all[choice].scale);
-                errors[choice] = f64::from(sum) * scale.powi(2);
-            }
+            found.extend(of_ranges(&rows, ranges, spec, method));
         }
-        let found = choices.iter().zip(&errors).enumerate().map(|(column, (all, errors))| {
-            let exactly = |choice| exact(floats.iter().map(|row| &row[column]), choice, spec);
-            first_minimum(all.as_slice(), errors, floats.len(), grid, exactly)
-        });
-        found.collect()
+        found
     }
 }
 
-/// [`of`] for a few floats. Call it from code that is already compiled for wide vectors.
+/// [`of_lanes`] for as many groups as there are ranges.
 #[inline(always)]
-pub(super) fn of_few(x: &[f32], choices: &[Params], spec: &QSpec) -> Params {
-    let [only] = choices else {
-        let errors = Errors { x, choices, grid: spec.grid() }.run();
-        return first_minimum(choices, &errors, x.len(), spec.grid(), |choice| {
-            exact(x.iter(), choice, spec)
-        });
-    };
-    *only
+fn of_ranges(
+    rows: &[Row],
+    ranges: &[Range],
+    spec: &QSpec,
+    method: WeightMethod,
+) -> impl Iterator<Item = Params> {
+    let candidates = method.candidates(&Ends::gathered(ranges), spec);
+    let found = of_lanes(rows, ranges.len(), &candidates, spec);
+    (0..ranges.len()).map(move |lane| found.lane(lane))
+}
+
+/// [`of`] for each of `count` groups side by side.
+#[inline(always)]
+pub(super) fn of_lanes(
+    x: &[Row],
+    count: usize,
+    candidates: &Candidates,
+    spec: &QSpec,
+) -> LaneParams {
+    let all = candidates.as_slice();
+    let [first, others @ ..] = all else { return LaneParams::UNIT };
+    if others.is_empty() {
+        return *first;
+    }
+    let grid = spec.grid();
+    // Candidates that do not exist never have the smallest error.
+    let mut errors = [[f64::INFINITY; LANES]; MAX_CHOICES];
+    for at in 0..all.len() {
+        errors[at] = squared_in_lanes(x, &all[at], grid);
+    }
+    let depth = x.len() as f64;
+    let (mut scale, mut zero, mut close) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    // One loop, in f64 throughout: the compiler unrolls shorter ones to scalar code.
+    for lane in 0..LANES {
+        let (mut scales, mut zeros) = ([0.0; MAX_CHOICES], [0.0; MAX_CHOICES]);
+        for at in 0..MAX_CHOICES {
+            scales[at] = f64::from(candidates.all[at].scale[lane]);
+            zeros[at] = f64::from(candidates.all[at].zero[lane]);
+        }
+        let (mut least, mut best, mut point) = (errors[0][lane], scales[0], zeros[0]);
+        for at in 1..MAX_CHOICES {
+            let less = errors[at][lane] < least;
+            least = if less { errors[at][lane] } else { least };
+            best = if less { scales[at] } else { best };
+            point = if less { zeros[at] } else { point };
+        }
+        // The conditions of `first_minimum`.
+        let mut unsure = least <= coarse(depth, best);
+        for at in 0..MAX_CHOICES {
+            let differs = scales[at] != best || zeros[at] != point;
+            unsure |= (errors[at][lane] <= near(least, grid)) & differs;
+        }
+        (scale[lane], zero[lane]) = (best, point);
+        close[lane] = if unsure { 1.0 } else { 0.0 };
+    }
+    let mut found = LaneParams::UNIT;
+    for lane in 0..LANES {
+        (found.scale[lane], found.zero[lane]) = (scale[lane] as f32, zero[lane] as f32);
+    }
+    for lane in 0..count {
+        if close[lane] != 0.0 {
+            let errors = errors.map(|errors| errors[lane]);
+            found.set(lane, decide(x, lane, &candidates.lane(lane), &errors, spec));
+        }
+    }
+    found
+}
+
+/// The choice for a lane with close errors.
+#[cold]
+#[inline(never)]
+fn decide(
+    x: &[Row],
+    lane: usize,
+    choices: &Choices,
+    errors: &[f64; MAX_CHOICES],
+    spec: &QSpec,
+) -> Params {
+    let exactly = |choice| exact(x.iter().map(|row| &row[lane]), choice, spec);
+    first_minimum(choices.as_slice(), errors, x.len(), spec.grid(), exactly)
+}
+
+/// [`squared`] in each lane.
+#[inline(always)]
+fn squared_in_lanes(x: &[Row], params: &LaneParams, (lo, hi): (i32, i32)) -> [f64; LANES] {
+    let (mut per_unit, mut low, mut high) = ([0.0; LANES], [0.0; LANES], [0.0; LANES]);
+    for lane in 0..LANES {
+        per_unit[lane] = 1.0 / params.scale[lane];
+        low[lane] = lo as f32 - params.zero[lane];
+        high[lane] = hi as f32 - params.zero[lane];
+    }
+    let mut total = [0.0; LANES];
+    for stretch in x.chunks(SPAN) {
+        let mut sums = [[0.0_f32; LANES]; PARTS];
+        let (whole, rest) = stretch.as_chunks::<PARTS>();
+        for rows in whole {
+            for lane in 0..LANES {
+                let steps = Steps { per_unit: per_unit[lane], lo: low[lane], hi: high[lane] };
+                for part in 0..PARTS {
+                    sums[part][lane] += steps.error(rows[part][lane]);
+                }
+            }
+        }
+        for part in 0..rest.len() {
+            for lane in 0..LANES {
+                let steps = Steps { per_unit: per_unit[lane], lo: low[lane], hi: high[lane] };
+                sums[part][lane] += steps.error(rest[part][lane]);
+            }
+        }
+        for lane in 0..LANES {
+            let mut sum = 0.0;
+            for part in &sums {
+                sum += part[lane];
+            }
+            total[lane] += f64::from(sum);
+        }
+    }
+    for (total, scale) in total.iter_mut().zip(params.scale) {
+        *total *= f64::from(scale) * f64::from(scale);
+    }
+    total
 }
 
 /// If the f32 `errors` of `count` elements are too close to compare, `exactly` decides.
@@ -171,21 +273,34 @@ fn first_minimum(
     let errors = &errors[..choices.len()];
     let less = |a: usize, b: usize| if errors[b] < errors[a] { b } else { a };
     let least = (1..errors.len()).fold(0, less);
-    // With errors of a seventh of a step and more, the relative error of a sum is up to 14 times
-    // that of a position, or 56 times with steps four times as wide. The margin allows for three
-    // times both.
-    let (off, step) = (off(grid), f64::from(choices[least].scale) / 7.0);
-    let near = errors[least] * (1.0 + 224.0 * off);
+    let near = near(errors[least], grid);
     // Without unpredictable branches.
     let rivals: usize = errors.iter().map(|error| usize::from(*error <= near)).sum();
     let twins = || {
         let mut pairs = errors.iter().zip(choices);
         pairs.all(|(error, choice)| *error > near || *choice == choices[least])
     };
-    if errors[least] > count as f64 * step * step && (rivals == 1 || twins()) {
+    if errors[least] > coarse(count as f64, f64::from(choices[least].scale))
+        && (rivals == 1 || twins())
+    {
         return choices[least];
     }
     resolve_near_ties(choices, errors, count, grid, exactly)
+}
+
+/// The sum of squares of errors of a seventh of a step.
+#[inline(always)]
+fn coarse(count: f64, scale: f64) -> f64 {
+    let step = scale / 7.0;
+    count * step * step
+}
+
+/// Errors up to this are too close to `least` to compare, if that is more than [`coarse`]. With
+/// errors of a seventh of a step and more, the relative error of a sum is up to 14 times that of a
+/// position, or 56 times with steps four times as wide. The margin allows for three times both.
+#[inline(always)]
+fn near(least: f64, grid: (i32, i32)) -> f64 {
+    least * (1.0 + 224.0 * off(grid))
 }
 
 /// An upper bound of the error of an element's position, in steps: two f32 roundings of numbers up
@@ -255,7 +370,7 @@ impl<X: Element> SimdLoop for Errors<'_, X> {
 }
 
 /// The number of partial sums.
-const LANES: usize = 8;
+const PARTS: usize = 8;
 
 /// The sum of squared errors, computed in units of steps so that it neither overflows nor
 /// underflows.
@@ -264,11 +379,11 @@ fn squared<X: Element>(x: &[X], params: Params, grid: (i32, i32)) -> f64 {
     let steps = Steps::of(params, grid);
     let mut total = 0.0;
     for stretch in x.chunks(SPAN) {
-        let mut sums = [0.0_f32; LANES];
-        let (rows, rest) = stretch.as_chunks::<LANES>();
+        let mut sums = [0.0_f32; PARTS];
+        let (rows, rest) = stretch.as_chunks::<PARTS>();
         for row in rows {
-            for lane in 0..LANES {
-                sums[lane] += steps.error(row[lane].value());
+            for part in 0..PARTS {
+                sums[part] += steps.error(row[part].value());
             }
         }
         for (sum, x) in sums.iter_mut().zip(rest) {
