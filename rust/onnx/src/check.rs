@@ -83,7 +83,9 @@ fn graph<'a>(
     outer: Option<&Scope<'a, '_>>,
     external: &External,
 ) -> Result<(), Error> {
-    let mut made: HashSet<&str> = HashSet::new();
+    let outputs: usize = graph.node.iter().map(|node| node.output.len()).sum();
+    let count = graph.input.len() + graph.initializer.len() + outputs;
+    let mut made: HashSet<&str> = HashSet::with_capacity(count);
     for input in &graph.input {
         element_type(input)?;
         if !made.insert(&input.name) {
@@ -93,7 +95,7 @@ fn graph<'a>(
             ));
         }
     }
-    let mut constants: HashSet<&str> = HashSet::new();
+    let mut constants: HashSet<&str> = HashSet::with_capacity(graph.initializer.len());
     for tensor in &graph.initializer {
         data::check(tensor, external)?;
         if !constants.insert(&tensor.name) {
@@ -122,10 +124,14 @@ fn scope<'a>(
     outputs: &[&str],
     external: &External,
 ) -> Result<(), Error> {
+    // Whether each node reads only what comes before it, as in most files. Then all inputs are
+    // known, and there is no cycle.
+    let mut in_order = true;
     for node in nodes {
         if node.op_type.is_empty() {
             return Err(Error::structure(node.label(), "it has no op_type"));
         }
+        in_order = in_order && reads_all_from(&scope.made, node);
         for output in node.output.iter().filter(|name| !name.is_empty()) {
             if !scope.made.insert(output) {
                 return Err(Error::structure(
@@ -136,7 +142,8 @@ fn scope<'a>(
         }
     }
     for node in nodes {
-        for input in node.input.iter().filter(|name| !name.is_empty()) {
+        let unknown = node.input.iter().filter(|name| !in_order && !name.is_empty());
+        for input in unknown {
             if !scope.sees(input) {
                 let what =
                     format!("no node, graph input or initializer produces its input `{input}`");
@@ -158,7 +165,15 @@ fn scope<'a>(
             return Err(Error::structure(format!("graph output `{output}`"), what));
         }
     }
-    topological_sort::topological(nodes).map(|_| ())
+    if in_order { Ok(()) } else { topological_sort::topological(nodes).map(|_| ()) }
+}
+
+/// Whether `made` has all that a node and its subgraphs read.
+fn reads_all_from(made: &HashSet<&str>, node: &NodeProto) -> bool {
+    if node.subgraphs().next().is_some() {
+        return topological_sort::reads(node).iter().all(|name| made.contains(name));
+    }
+    node.input.iter().all(|name| name.is_empty() || made.contains(name.as_str()))
 }
 
 fn element_type(info: &ValueInfoProto) -> Result<(), Error> {

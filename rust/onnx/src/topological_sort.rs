@@ -21,12 +21,12 @@ enum State {
 /// # Errors
 /// A node depends on itself.
 pub fn topological(nodes: &[Raw<NodeProto>]) -> Result<Vec<usize>, Error> {
-    let producers: HashMap<&str, usize> = nodes
-        .iter()
-        .enumerate()
-        .flat_map(|(index, node)| node.output.iter().map(move |name| (name.as_str(), index)))
-        .filter(|(name, _)| !name.is_empty())
-        .collect();
+    // Most nodes have one output. A table that grows looks up every name again.
+    let mut producers: HashMap<&str, usize> = HashMap::with_capacity(nodes.len());
+    for (index, node) in nodes.iter().enumerate() {
+        let names = node.output.iter().filter(|name| !name.is_empty());
+        producers.extend(names.map(|name| (name.as_str(), index)));
+    }
     let needs: Vec<Vec<usize>> = nodes
         .iter()
         .map(|node| reads(node).iter().filter_map(|name| producers.get(name).copied()).collect())

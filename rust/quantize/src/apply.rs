@@ -122,7 +122,7 @@ impl Plan {
                  weights multiplied by them"
             ));
         }
-        quantized.convert(ranges.as_ref(), Graph::of(&model)?.names())?;
+        quantized.convert(ranges.as_ref(), &model)?;
         Ok((plan, quantized))
     }
 
@@ -161,8 +161,16 @@ impl Plan {
                 None => (model.clone(), self.clone(), ranges.map(Cow::into_owned), 0),
             };
         if let Some(ranges) = &ranges {
-            plan = plan.without_unscalable(ranges).into_owned();
-            plan = plan.without_lost_inputs(&Graph::of(&model)?, ranges).into_owned();
+            if let Cow::Owned(scalable) = plan.without_unscalable(ranges) {
+                plan = scalable;
+            }
+            let found = match smoothed {
+                0 => plan.without_lost_inputs(&graph, ranges),
+                _ => plan.without_lost_inputs(&Graph::of(&model)?, ranges),
+            };
+            if let Cow::Owned(rest) = found {
+                plan = rest;
+            }
         }
         Ok(Resolved { model, plan, ranges, smoothed })
     }
@@ -190,7 +198,7 @@ impl Plan {
         }
         drop(span);
         let span = Span::stage("check the graph");
-        report.warnings.extend(postconditions::verify(model, &quantized, self)?);
+        report.warnings.extend(postconditions::verify(&graph, &quantized, self)?);
         drop(span);
         report.bytes_after = quantized.byte_len();
         let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);

@@ -1,11 +1,12 @@
 //! What becomes of a model after it was written in QDQ form.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use quantize_rs_math::QType;
 use quantize_rs_onnx::Model;
 
 use super::Quantized;
+use crate::graph::all_names;
 use crate::options::{HalfType, KvCacheType};
 use crate::rewrite::{self, QOperators};
 use crate::transform::half_precision::{self, HalfChanges, HalfSettings};
@@ -19,11 +20,11 @@ const SLOW_INT8: &str = "activations are int8: on x86, ONNX Runtime runs these o
 impl Quantized {
     /// Converts the model that was written in QDQ form, as the options say.
     ///
-    /// `original` are the names of the float model.
+    /// `original` is the float model.
     pub(super) fn convert(
         &mut self,
         ranges: Option<&Ranges>,
-        original: &HashSet<&str>,
+        original: &Model,
     ) -> Result<(), QuantizeError> {
         let Config { dedicated_qdq_pairs, output_format, kv_cache, float_type, .. } =
             self.report.config;
@@ -47,7 +48,8 @@ impl Quantized {
             }
         }
         if self.report.config.onnxruntime_names {
-            self.model = rewrite::with_onnxruntime_names(original, &self.model)?;
+            let names = all_names(original.graph());
+            self.model = rewrite::with_onnxruntime_names(&names, &self.model)?;
         }
         self.report.bytes_after = self.model.byte_len();
         Ok(())

@@ -2,14 +2,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::graph::Graph;
+use quantize_rs_onnx::GraphProto;
+
+use crate::graph::{Graph, all_names};
 
 /// A name that is longer is not repeated in new names, which would be most of a small file.
 const MAX_REPEATED_BYTES: usize = 16;
 
 /// The names of a model, and the names generated so far.
 pub(crate) struct Names<'m> {
-    taken: &'m HashSet<&'m str>,
+    /// The graph whose names are not collected yet: many passes generate none.
+    unread: Option<&'m GraphProto>,
+    taken: HashSet<&'m str>,
     given: HashSet<String>,
     /// The next number to try, by name without number.
     next: HashMap<String, usize>,
@@ -18,13 +22,15 @@ pub(crate) struct Names<'m> {
 }
 
 impl<'m> Names<'m> {
-    pub(crate) fn of(graph: &'m Graph<'m>) -> Names<'m> {
-        Names::beside(graph.names())
+    /// Creates a generator that avoids the names of a model.
+    pub(crate) fn of(graph: &Graph<'m>) -> Names<'m> {
+        Names { unread: Some(graph.model.graph()), ..Names::beside(HashSet::new()) }
     }
 
     /// Creates a generator that avoids the given names.
-    pub(crate) fn beside(taken: &'m HashSet<&'m str>) -> Names<'m> {
-        Names { taken, given: HashSet::new(), next: HashMap::new(), repeats: false }
+    pub(crate) fn beside(taken: HashSet<&'m str>) -> Names<'m> {
+        let (given, next) = (HashSet::new(), HashMap::new());
+        Names { unread: None, taken, given, next, repeats: false }
     }
 
     /// The same, which repeats long names too, if `repeats` says so.
@@ -49,6 +55,9 @@ impl<'m> Names<'m> {
     /// The name without a number if `from` is 0 and the name is not taken, otherwise with the first
     /// number from `from` on that is not taken.
     fn numbered(&mut self, plain: &str, separator: &str, from: usize) -> String {
+        if let Some(graph) = self.unread.take() {
+            self.taken = all_names(graph);
+        }
         let number = self.next.entry(plain.to_owned()).or_insert(from);
         let mut name;
         loop {
@@ -71,7 +80,7 @@ mod tests {
     #[test]
     fn a_long_name_is_not_repeated() {
         let (long, taken) = ("model/block_1/depthwise/BiasAdd:0", HashSet::from(["s2", "y_scale"]));
-        let mut names = Names::beside(&taken);
+        let mut names = Names::beside(taken);
         assert_eq!(names.short(long, "scale"), "s1");
         assert_eq!(names.short(long, "scale"), "s3");
         assert_eq!(names.short(long, "quantized"), "q1");

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::{DataType, NodeProto, topological};
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::decisions::{Decisions, Outcome};
 use super::select::Selection;
@@ -123,7 +123,7 @@ impl<'a, 'm> ActivationContext<'a, 'm> {
         let Some(qtype) = config.activations else { return Ok(None) };
         let profile = config.profile();
         let symmetric = config.activation_symmetric || profile.symmetric.0;
-        let order = topological(&graph.model.graph().node)?;
+        let order = graph.order()?;
         let rules = rules(graph, config, selection);
         let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
         Ok(Some(ActivationContext {

@@ -419,8 +419,9 @@ impl Plan {
         let mut plan = Plan::from_decisions(graph, &constants, config.clone(), decisions);
         plan = plan.without_float_outputs(graph).without_misread_pools(graph);
         plan.overrides = selection.decided(graph, &constants);
-        plan.overrides
-            .retain(|name, _| plan.values.iter().any(|v| v.name == *name && v.is_quantized()));
+        // A plan has a decision about each value of the graph, in its order.
+        let is_quantized = |id: ValueId| plan.values.get(id).is_some_and(Planned::is_quantized);
+        plan.overrides.retain(|name, _| graph.value(name).is_some_and(is_quantized));
         Ok(plan)
     }
 

@@ -81,7 +81,7 @@ fn entries(
     }
     let listed = |option, texts: &[String], exclude: bool| {
         let entry = |text: &String| {
-            let pattern = names.all.pattern(option, text)?;
+            let pattern = names.all().pattern(option, text)?;
             Ok(Entry { exclude: Some(exclude), ..Entry::new(pattern) })
         };
         texts.iter().map(entry).collect::<Result<Vec<Entry>, QuantizeError>>()
@@ -90,13 +90,13 @@ fn entries(
     entries.extend(listed("include", config.include.as_deref().unwrap_or_default(), false)?);
     let mut activations = Vec::new();
     for (text, qtype) in &config.activation_types {
-        let pattern = names.values.pattern("activation_types", text)?;
+        let pattern = names.values().pattern("activation_types", text)?;
         activations.push(Entry { activations: Some(*qtype), ..Entry::new(pattern) });
     }
     activations.sort_by_key(Entry::breadth);
     let mut weights = Vec::new();
     let mut add = |option, text: &String, found: Width| {
-        let pattern = names.weights.pattern(option, text)?;
+        let pattern = names.weights().pattern(option, text)?;
         weights.push(Entry { weights: Some(found), ..Entry::new(pattern) });
         Ok::<(), QuantizeError>(())
     };
@@ -117,10 +117,14 @@ fn entries(
 }
 
 /// An entry of `overrides`.
-fn overridden(index: usize, entry: &Override, names: &Names<'_>) -> Result<Entry, QuantizeError> {
+fn overridden(
+    index: usize,
+    entry: &Override,
+    names: &Names<'_, '_>,
+) -> Result<Entry, QuantizeError> {
     let Override { matches, exclude, weights, activations, per_channel, block_size } = entry;
     // An entry for activations may name a value; all others name weights and nodes.
-    let known = if activations.is_some() { &names.anything } else { &names.all };
+    let known = if activations.is_some() { names.anything() } else { names.all() };
     let pattern = known.matching("overrides", matches)?;
     let name = format!("overrides[{index}]: {}", pattern.text());
     let weights = match *weights {

@@ -1,6 +1,7 @@
 //! What selectors of options can match in a model: names and operator types, and the nodes around
 //! those of subgraphs.
 
+use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::NodeProto;
@@ -36,38 +37,62 @@ fn address(node: &NodeProto) -> usize {
     std::ptr::from_ref(node).addr()
 }
 
-/// The names that selectors can match, by kind of option.
-pub(super) struct Names<'m> {
-    /// Weights, and nodes with a weight.
-    pub(super) weights: Known<'m>,
-    /// Constants and nodes.
-    pub(super) all: Known<'m>,
-    /// Values and nodes.
-    pub(super) values: Known<'m>,
-    /// All of these.
-    pub(super) anything: Known<'m>,
+/// The names that selectors can match, by kind of option. They are collected on first use: most
+/// calls name nothing.
+pub(super) struct Names<'a, 'm> {
+    graph: &'a Graph<'m>,
+    constants: &'a [Constant<'m>],
+    owners: &'a Owners,
+    weights: OnceCell<Known<'a>>,
+    all: OnceCell<Known<'a>>,
+    values: OnceCell<Known<'a>>,
+    anything: OnceCell<Known<'a>>,
 }
 
-impl<'m> Names<'m> {
+impl<'a, 'm> Names<'a, 'm> {
     pub(super) fn of(
-        graph: &Graph<'m>,
-        constants: &[Constant<'m>],
-        owners: &'m Owners,
-    ) -> Names<'m> {
-        let weights = known(graph, constants, owners, false, "weight, or node that has one,");
-        let mut all = known(graph, constants, owners, true, "weight, bias or node");
-        all.names.extend(graph.nodes.iter().map(|node| node.name.as_str()));
-        all.names.remove("");
-        let outputs = graph.nodes.iter().flat_map(|node| node.output.iter().map(String::as_str));
-        all.outputs = outputs.filter(|name| !name.is_empty()).collect();
-        all.op_types.extend(graph.nodes.iter().map(|node| node.op_type.as_str()));
-        let values = values(graph);
-        let anything = Known {
-            names: all.names.union(&values.names).copied().collect(),
-            op_types: all.op_types.clone(),
+        graph: &'a Graph<'m>,
+        constants: &'a [Constant<'m>],
+        owners: &'a Owners,
+    ) -> Names<'a, 'm> {
+        let (weights, all) = (OnceCell::new(), OnceCell::new());
+        let (values, anything) = (OnceCell::new(), OnceCell::new());
+        Names { graph, constants, owners, weights, all, values, anything }
+    }
+
+    /// Weights, and nodes with a weight.
+    pub(super) fn weights(&self) -> &Known<'a> {
+        let what = "weight, or node that has one,";
+        self.weights.get_or_init(|| known(self.graph, self.constants, self.owners, false, what))
+    }
+
+    /// Constants and nodes.
+    pub(super) fn all(&self) -> &Known<'a> {
+        self.all.get_or_init(|| {
+            let nodes = &self.graph.nodes;
+            let what = "weight, bias or node";
+            let mut all = known(self.graph, self.constants, self.owners, true, what);
+            all.names.extend(nodes.iter().map(|node| node.name.as_str()));
+            all.names.remove("");
+            let outputs = nodes.iter().flat_map(|node| node.output.iter().map(String::as_str));
+            all.outputs = outputs.filter(|name| !name.is_empty()).collect();
+            all.op_types.extend(nodes.iter().map(|node| node.op_type.as_str()));
+            all
+        })
+    }
+
+    /// Values and nodes.
+    pub(super) fn values(&self) -> &Known<'a> {
+        self.values.get_or_init(|| values(self.graph))
+    }
+
+    /// All of these.
+    pub(super) fn anything(&self) -> &Known<'a> {
+        self.anything.get_or_init(|| Known {
+            names: self.all().names.union(&self.values().names).copied().collect(),
+            op_types: self.all().op_types.clone(),
             ..Known::of("weight, value or node")
-        };
-        Names { weights, all, values, anything }
+        })
     }
 }
 
@@ -103,19 +128,19 @@ pub(crate) fn names_removed_by_passes(
         }
         !is_gone
     };
-    config.exclude.retain(|text| stays("exclude", text, &then.all, &now.all));
+    config.exclude.retain(|text| stays("exclude", text, then.all(), now.all()));
     if let Some(include) = &mut config.include {
-        include.retain(|text| stays("include", text, &then.all, &now.all));
+        include.retain(|text| stays("include", text, then.all(), now.all()));
     }
-    let mut of_weight = |text: &String| stays("layer_bits", text, &then.weights, &now.weights);
+    let mut of_weight = |text: &String| stays("layer_bits", text, then.weights(), now.weights());
     config.layer_bits.retain(|text, _| of_weight(text));
     config.layer_types.retain(|text, _| of_weight(text));
     config.layer_float.retain(|text| of_weight(text));
     config
         .activation_types
-        .retain(|text, _| stays("activation_types", text, &then.values, &now.values));
+        .retain(|text, _| stays("activation_types", text, then.values(), now.values()));
     for op_type in config.op_types.iter().flatten() {
-        let of = |names: &Names<'_>| names.all.op_types.contains(op_type.as_str());
+        let of = |names: &Names<'_, '_>| names.all().op_types.contains(op_type.as_str());
         if of(&then) && !of(&now) {
             gone.push(format!(
                 "op_types names `{op_type}`, which was folded away before planning; passes=False \
@@ -125,7 +150,7 @@ pub(crate) fn names_removed_by_passes(
     }
     config.overrides.retain(|entry| {
         let known =
-            |names: &Names<'_>| names.anything.matching("overrides", &entry.matches).is_ok();
+            |names: &Names<'_, '_>| names.anything().matching("overrides", &entry.matches).is_ok();
         let is_gone = known(&then) && !known(&now);
         if is_gone {
             let text = entry.matches.text().unwrap_or_default();

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{Granularity, QType};
-use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto};
 
 use super::writer::floats_of;
 use crate::QuantizeError;
@@ -30,7 +30,7 @@ pub fn with_float_weights(model: &Model) -> Result<Option<Model>, QuantizeError>
         names: Names::of(&graph),
         edits: Vec::new(),
     };
-    for node in topological(&model.graph().node)? {
+    for node in graph.order()? {
         floats.node(node);
     }
     floats.widen_integers();

@@ -1,6 +1,6 @@
 //! Removes nodes whose output is bit-identical to their input.
 
-use quantize_rs_onnx::{DataType, Tensor, topological};
+use quantize_rs_onnx::{DataType, Tensor};
 
 use super::Changes;
 use super::pass_edits::PassEdits;
@@ -49,7 +49,7 @@ const RULES: &[IdentityRule] = &[
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let mut pass = PassEdits::of(graph);
-    for index in topological(&graph.model.graph().node)? {
+    for index in graph.order()? {
         let node = graph.nodes[index];
         let row = RULES.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
         let Some(row) = row else { continue };

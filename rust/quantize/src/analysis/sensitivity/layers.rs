@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use quantize_rs_onnx::topological;
-
 use crate::graph::ops;
 use crate::graph::ops::IntegerSupport;
 use crate::graph::{Graph, ValueId};
@@ -106,7 +104,7 @@ pub(crate) fn activations(
     graph: &Graph<'_>,
     plan: &Plan,
 ) -> Result<HashMap<String, BTreeSet<String>>, QuantizeError> {
-    let order = topological(&graph.model.graph().node)?;
+    let order = graph.order()?;
     let is_activation = |name: &String| {
         let how = graph.value(name).and_then(|id| plan.values.get(id)).map(|found| &found.decision);
         let Some(Decision::Quantize(how)) = how else { return false };

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError};
 
 use quantize_rs_math::{Algorithm, WeightColumns, corrected_targets, output_error, round_columns};
-use quantize_rs_onnx::{DataType, Edit, Model, Span, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{DataType, Edit, Model, Span, Tensor, TensorProto};
 
 use super::evidence::whole_columns;
 use super::layers::{LayerInput, LayerWeight, Layers};
@@ -92,7 +92,7 @@ impl Sequence<'_, '_> {
     #[allow(clippy::type_complexity)] // used once
     fn stages(&self) -> Result<BTreeMap<(usize, Vec<usize>), Vec<&LayerWeight>>, QuantizeError> {
         let mut rank: HashMap<&str, usize> = HashMap::new();
-        for (place, node) in topological(&self.graph.model.graph().node)?.into_iter().enumerate() {
+        for (place, node) in self.graph.order()?.into_iter().enumerate() {
             let outputs = self.graph.nodes[node].output.iter();
             rank.extend(outputs.map(|output| (output.as_str(), place + 1)));
         }

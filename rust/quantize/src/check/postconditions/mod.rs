@@ -50,13 +50,12 @@ const CHECKS: &[FormatCheck] = &[
 /// outputs of the model are unchanged. Returns a warning if the model was quantized before in a
 /// form that the target does not accept.
 pub(crate) fn verify(
-    before: &Model,
+    before: &Graph<'_>,
     after: &Model,
     plan: &Plan,
 ) -> Result<Option<String>, QuantizeError> {
-    same_interface(before, after)?;
-    let (original, graph) = (Graph::of(before)?, Graph::of(after)?);
-    let models = Models { before: &original, after: &graph };
+    same_interface(before.model, after)?;
+    let models = Models { before, after: &Graph::of(after)? };
     for check in CHECKS.iter().filter(|check| check.format == plan.config.output_format) {
         (check.model)(&models)?;
     }
@@ -68,7 +67,7 @@ pub(crate) fn verify(
     match plan.config.target {
         // A model for training is not deployed yet.
         Some(target) if plan.config.activations.is_some() && !plan.trains() => {
-            conforms(before, after, target)
+            conforms(before.model, after, target)
         }
         _ => Ok(None),
     }

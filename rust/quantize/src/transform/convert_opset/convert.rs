@@ -12,9 +12,9 @@ use super::context::{Constants, ModelContext, NodeContext, Scope};
 use super::steps::{self, Change, Next};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
-use crate::graph::collect_names;
 use crate::graph::infer::Inferred;
 use crate::graph::names::Names;
+use crate::graph::{all_names, collect_names};
 
 /// Converts a whole model.
 pub(super) fn model(
@@ -22,9 +22,8 @@ pub(super) fn model(
     from: Option<i64>,
     to: i64,
 ) -> Result<(OpsetConversion, Vec<Edit>), QuantizeError> {
-    let taken = names(model);
     let inferred = Inferred::of(model);
-    let mut converter = Converter::of(model, &inferred, &taken, to);
+    let mut converter = Converter::of(model, &inferred, names(model), to);
     let mut edits = Vec::new();
     converter.main_graph(from, &mut edits)?;
     for (index, function) in model.proto().functions.iter().enumerate() {
@@ -43,9 +42,8 @@ pub(super) fn function(
     function: &FunctionProto,
     to: i64,
 ) -> Result<Option<FunctionProto>, QuantizeError> {
-    let taken = names(model);
     // The types of values in a function depend on its callers.
-    Converter::of(model, &Inferred::default(), &taken, to).function(function)
+    Converter::of(model, &Inferred::default(), names(model), to).function(function)
 }
 
 struct Converter<'m> {
@@ -76,7 +74,7 @@ impl<'m> Converter<'m> {
     fn of(
         model: &'m Model,
         inferred: &'m Inferred<'m>,
-        taken: &'m HashSet<&'m str>,
+        taken: HashSet<&'m str>,
         to: i64,
     ) -> Converter<'m> {
         let common = ModelContext {
@@ -331,8 +329,7 @@ fn each_nodes<'m>(
 
 /// All names in a model, including those in functions.
 fn names(model: &Model) -> HashSet<&str> {
-    let mut names = HashSet::new();
-    collect_names(model.graph(), &mut names);
+    let mut names = all_names(model.graph());
     for function in &model.proto().functions {
         names.extend(function.input.iter().chain(&function.output).map(String::as_str));
         for node in &function.node {

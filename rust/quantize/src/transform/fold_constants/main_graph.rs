@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{Edit, Tensor, TensorProto, topological};
+use quantize_rs_onnx::{Edit, Tensor, TensorProto};
 
 use super::budget::{self, Candidate, Part, Source};
 use super::{
@@ -25,7 +25,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         parts: HashMap::new(),
     };
     let transposes = transposed(graph) <= MAX_TRANSPOSED_BYTES;
-    for index in topological(&graph.model.graph().node)? {
+    for index in graph.order()? {
         // A transposed weight that something else reads would be stored twice.
         let alone = |value| only_reader(graph, value) == Some(index);
         let replaces = transposes && graph.input(index, 0).is_some_and(alone);

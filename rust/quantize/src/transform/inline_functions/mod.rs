@@ -72,7 +72,7 @@ fn run(graph: &Graph<'_>, sparing: bool) -> Result<Changes, QuantizeError> {
     inliner.calls = sparing.then_some(&mut calls);
     let mut fixed = ConstantScope::of_main(graph);
     let mut after: BTreeSet<usize> = BTreeSet::new();
-    for index in topological(&graph.model.graph().node)? {
+    for index in graph.order()? {
         let node = graph.nodes[index];
         let Some(nodes) = inliner.node(node, &mut fixed, 0) else {
             after.extend(functions.called_within(node));
