@@ -21,7 +21,15 @@ pub(crate) fn to_python<'py>(
     py: Python<'py>,
     value: &(impl Serialize + ?Sized),
 ) -> PyResult<Bound<'py, PyAny>> {
-    value.serialize(Converter { py }).map_err(|Failure(error)| error)
+    value.serialize(Converter { py, exact: false }).map_err(|Failure(error)| error)
+}
+
+/// The same, with the doubles that equal numbers of float32, not those that have their digits.
+pub(crate) fn to_exact_python<'py>(
+    py: Python<'py>,
+    value: &(impl Serialize + ?Sized),
+) -> PyResult<Bound<'py, PyAny>> {
+    value.serialize(Converter { py, exact: true }).map_err(|Failure(error)| error)
 }
 
 /// The JSON form of `value`.
@@ -58,6 +66,8 @@ impl serde::ser::Error for Failure {
 #[derive(Clone, Copy)]
 struct Converter<'py> {
     py: Python<'py>,
+    /// Whether a number of float32 becomes the double that equals it.
+    exact: bool,
 }
 
 impl<'py> Converter<'py> {
@@ -66,11 +76,11 @@ impl<'py> Converter<'py> {
     }
 
     fn items(self, variant: Option<&'static str>) -> Items<'py> {
-        Items { py: self.py, list: PyList::empty(self.py), variant }
+        Items { each: self, list: PyList::empty(self.py), variant }
     }
 
     fn fields(self, variant: Option<&'static str>) -> Fields<'py> {
-        Fields { py: self.py, dict: PyDict::new(self.py), key: None, variant }
+        Fields { each: self, dict: PyDict::new(self.py), key: None, variant }
     }
 }
 
@@ -120,6 +130,9 @@ impl<'py> Serializer for Converter<'py> {
     }
 
     fn serialize_f32(self, value: f32) -> Result<Object<'py>, Failure> {
+        if self.exact {
+            return self.serialize_f64(f64::from(value));
+        }
         // The double with the digits of the JSON form: 0.1, not 0.10000000149011612.
         self.serialize_f64(value.to_string().parse().unwrap_or_else(|_| f64::from(value)))
     }
@@ -218,18 +231,18 @@ impl<'py> Serializer for Converter<'py> {
 
 /// A list that is being filled.
 struct Items<'py> {
-    py: Python<'py>,
+    each: Converter<'py>,
     list: Bound<'py, PyList>,
     variant: Option<&'static str>,
 }
 
 impl<'py> Items<'py> {
     fn push<T: Serialize + ?Sized>(&self, value: &T) -> Result<(), Failure> {
-        Ok(self.list.append(value.serialize(Converter { py: self.py })?)?)
+        Ok(self.list.append(value.serialize(self.each)?)?)
     }
 
     fn finish(self) -> Result<Object<'py>, Failure> {
-        tagged(self.py, self.variant, self.list.into_any())
+        tagged(self.each.py, self.variant, self.list.into_any())
     }
 }
 
@@ -259,7 +272,7 @@ list! {
 
 /// A dict that is being filled.
 struct Fields<'py> {
-    py: Python<'py>,
+    each: Converter<'py>,
     dict: Bound<'py, PyDict>,
     /// The key of the next value of a map.
     key: Option<Object<'py>>,
@@ -268,11 +281,11 @@ struct Fields<'py> {
 
 impl<'py> Fields<'py> {
     fn insert<T: Serialize + ?Sized>(&self, key: Object<'py>, value: &T) -> Result<(), Failure> {
-        Ok(self.dict.set_item(key, value.serialize(Converter { py: self.py })?)?)
+        Ok(self.dict.set_item(key, value.serialize(self.each)?)?)
     }
 
     fn finish(self) -> Result<Object<'py>, Failure> {
-        tagged(self.py, self.variant, self.dict.into_any())
+        tagged(self.each.py, self.variant, self.dict.into_any())
     }
 }
 
@@ -282,7 +295,7 @@ impl<'py> SerializeMap for Fields<'py> {
 
     fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Failure> {
         // The keys of JSON are text.
-        let key = key.serialize(Converter { py: self.py })?;
+        let key = key.serialize(self.each)?;
         self.key = Some(key.str()?.into_any());
         Ok(())
     }
@@ -309,7 +322,7 @@ macro_rules! dict {
                 key: &'static str,
                 value: &T,
             ) -> Result<(), Failure> {
-                self.insert(PyString::intern(self.py, key).into_any(), value)
+                self.insert(PyString::intern(self.each.py, key).into_any(), value)
             }
 
             fn end(self) -> Result<Object<'py>, Failure> {

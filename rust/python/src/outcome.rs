@@ -72,10 +72,24 @@ documents! {
     Pruning => ToString::to_string,
     RangesDiff => ToString::to_string,
     Recommendation => ToString::to_string,
-    Report.document() => ToString::to_string,
     Sensitivity => ToString::to_string,
     Validation.document() => ToString::to_string,
     Variants => ToString::to_string,
+}
+
+/// A report has a row for each value of the model, so that it is converted without a detour.
+impl Document for Report {
+    fn to_python<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        convert::to_exact_python(py, &self.document())
+    }
+
+    fn json(&self, _: Python<'_>) -> PyResult<String> {
+        Ok(self.to_json())
+    }
+
+    fn text(&self) -> String {
+        self.to_string()
+    }
 }
 
 impl Outcome {

@@ -329,18 +329,19 @@ impl Report {
 
     /// The report as JSON, with `ratio`, `sizes`, `suggestions` and `assessment`.
     pub fn to_json(&self) -> String {
-        serde_json::to_string(&self.document()).unwrap_or_default()
+        // In a value, keys are in alphabetical order, and floats have the digits of a double.
+        serde_json::to_value(self.document()).map_or_else(|_| String::new(), |it| it.to_string())
     }
 
     /// What [`Report::to_json`] writes, for any format of serde.
-    pub fn document(&self) -> impl Serialize + use<> {
-        // Names and numbers, no maps with odd keys: this cannot fail.
-        let mut document = serde_json::to_value(self).unwrap_or_default();
-        document["ratio"] = self.ratio().into();
-        document["sizes"] = serde_json::to_value(self.sizes()).unwrap_or_default();
-        document["suggestions"] = self.suggestions().into();
-        document["assessment"] = serde_json::to_value(self.assessment()).unwrap_or_default();
-        document
+    pub fn document(&self) -> impl Serialize + use<'_> {
+        Document {
+            report: self,
+            ratio: self.ratio(),
+            sizes: self.sizes(),
+            suggestions: self.suggestions(),
+            assessment: self.assessment(),
+        }
     }
 
     /// Reads a report from JSON.
@@ -351,6 +352,17 @@ impl Report {
         let refused = |error| QuantizeError::option("report", format!("is not a report: {error}"));
         serde_json::from_str(text).map_err(refused)
     }
+}
+
+/// A report with what follows from it.
+#[derive(Serialize)]
+struct Document<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    ratio: f64,
+    sizes: Sizes,
+    suggestions: Vec<String>,
+    assessment: Assessment,
 }
 
 impl std::fmt::Display for Report {
