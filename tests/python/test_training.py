@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
+import quantize_rs
 from quantize_rs import errors, kernels, observers, training
 from quantize_rs.training import QuantizationAwareTraining, QuantizationConfig
 
@@ -101,6 +102,32 @@ def test_a_histogram_leaves_out_what_is_not_worth_its_place() -> None:
     assert histogram.max_val < 10 < whole.max_val
 
 
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [
+        ("minmax", {}),
+        ("moving_average", {}),
+        ("percentile", {}),
+        ("percentile:99.9", {"percentile": 99.9}),
+        ("entropy", {}),
+        ("mse", {}),
+        ("mse:50", {"weight": 50}),
+    ],
+)
+def test_a_method_means_for_an_observer_what_it_means_for_calibration(
+    method: str, option: dict[str, float]
+) -> None:
+    digits = quantize_rs.examples.digits()
+    images = np.load(digits.calibration)[:40] * numbers((40, 1, 1, 1))
+    plan = quantize_rs.open(digits.model).plan(activations="uint8")
+    found = plan.calibrate(images, method=method, engine="tract").values["image"]
+    name = method.partition(":")[0]
+    for observer in (observers.observer(method), observers.observer(name, **option)):
+        for image in images:
+            observer.observe(image)
+        assert (observer.min_val, observer.max_val) == pytest.approx(found)
+
+
 @pytest.mark.parametrize("name", sorted(observers._ALL))
 def test_every_observer_is_found_by_name_and_takes_any_float(name: str) -> None:
     observer = observers.observer(name, dtype="int8")
@@ -130,6 +157,12 @@ def test_every_observer_is_found_by_name_and_takes_any_float(name: str) -> None:
         (lambda: observers.MovingAverageMinMaxObserver(1.5), "averaging_constant", "1.5"),
         (lambda: observers.HistogramObserver(1), "bins", "1"),
         (lambda: observers.observer("median"), "observer", "median"),
+        (lambda: observers.observer("minmax:2"), "observer", "minmax:2"),
+        (lambda: observers.observer("percentile:most"), "observer", "number after the colon"),
+        (lambda: observers.observer("percentile:10"), "percentile", "10"),
+        (lambda: observers.observer("mse:0.5"), "weight", "0.5"),
+        (lambda: observers.observer("mse:2", weight=3), "weight", "mse:2"),
+        (lambda: observers.MseObserver(float("nan")), "weight", "nan"),
         (lambda: QuantizationConfig("int5"), "dtype", "int5"),
         (lambda: QuantizationConfig(averaging_constant=0.0), "averaging_constant", "0.0"),
         (lambda: QuantizationConfig(group_size=0, axis=0), "group_size", "0"),

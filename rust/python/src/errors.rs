@@ -66,6 +66,8 @@ pub(crate) fn of_math(py: Python<'_>, error: &MathError) -> PyErr {
         MathError::UnknownType { .. } => "dtype",
         MathError::Length { what: "scales", .. } => "scale",
         MathError::UnknownObserver { .. } => "observer",
+        MathError::Percentile { .. } => "percentile",
+        MathError::ClippingWeight { .. } => "weight",
         _ => "x",
     };
     of_option(py, option, &error.to_string())
