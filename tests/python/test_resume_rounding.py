@@ -135,3 +135,28 @@ def test_progress_shows_the_rounding(
     shown = capsys.readouterr().err
     assert "48/48" in shown
     assert "rounding weights" in shown
+
+
+def test_a_file_has_no_effect_with_ranges_without_second_moments(
+    net: tuple[onnx.ModelProto, Feeds], tmp_path: Path
+) -> None:
+    made, feeds = net
+    options: dict[str, Any] = {"weight_algorithm": "gptq"}
+    plan = quantize_rs.open(made).plan(activations="uint8", **options)
+    parts = [plan.calibrate(feeds, shard=(part, 2), engine="tract") for part in (1, 2)]
+    whole = plan.calibrate(feeds, method="minmax", engine="tract")
+    out, state = tmp_path / "out.onnx", tmp_path / "state"
+
+    def quantize(ranges: quantize_rs.Ranges, **more: Any) -> None:
+        quantize_rs.quantize_with_calibration(
+            made, out, ranges=ranges, check="none", **options, **more
+        )
+
+    with pytest.raises(errors.OptionError, match="no second moments") as refused:
+        quantize(whole, resume_rounding=state)
+    assert refused.value.option == "resume_rounding"
+    assert not out.exists()
+    assert not state.exists()
+    quantize(whole)
+    quantize(quantize_rs.Ranges.merge(parts), resume_rounding=state)
+    assert state.exists()

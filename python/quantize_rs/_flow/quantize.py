@@ -516,7 +516,7 @@ def _quantized(
     calibrated: Ranges | None = None
     if ranges is not None:
         calibrated = _saved(ranges, data, found["method"])
-        if calibrated._ranges.has_moments:
+        if calibrated._ranges.has_moments or found["resume_rounding"] is not None:
             calibrated = model._plan(options)._rounded(calibrated, run)
     elif static or data is not None:
         source = sample_source(

@@ -17,6 +17,10 @@ use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 /// The note of a rounding that would run samples again.
 const ONCE: &str = "weights are not rounded layer after layer: that runs the samples again";
 
+/// Why a file to resume from has no effect.
+const NOTHING_TO_ROUND: &str = "has no effect with ranges that hold no second moments: give \
+    samples, or the merged ranges of shards";
+
 /// The second moments of the inputs of layers, which ranges hold.
 struct Stored<'a> {
     moments: &'a Moments,
@@ -59,7 +63,8 @@ impl Stored<'_> {
 /// together by [`Ranges::with_rounded`].
 ///
 /// # Errors
-/// The ranges belong to another model, or are those of some shards alone; a file of moments cannot
+/// The ranges belong to another model, or are those of some shards alone; they hold no moments and
+/// the options name a file to resume from; a file of moments cannot
 /// be read or is damaged; a weight cannot be quantized; or the caller cancels.
 pub fn round_weights(
     model: &Model,
@@ -68,7 +73,12 @@ pub fn round_weights(
     only: Option<&[String]>,
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
-    let Some(moments) = &ranges.moments else { return Ok(ranges.clone()) };
+    let Some(moments) = &ranges.moments else {
+        if plan.config.resume_rounding.is_some() {
+            return Err(QuantizeError::option("resume_rounding", NOTHING_TO_ROUND));
+        }
+        return Ok(ranges.clone());
+    };
     while_unchanged(&[model], || {
         ranges.check_print(&plan.origin.fingerprint)?;
         ranges.check_complete()?;
