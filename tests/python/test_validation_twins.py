@@ -166,6 +166,17 @@ def says(op_type: str, at: int = 0, **values: Any) -> Callable[[ModelProto], Non
     return lambda made: attributes(named(made, op_type, at), **values)
 
 
+def reads_with(op_type: str, at: int, input_: int, change: Callable[[Any], Any]) -> Any:
+    """Give a node a scale or zero point of its own for a value that it reads."""
+
+    def wrong(made: ModelProto) -> None:
+        node = named(made, op_type, at)
+        value = change(array(made, node.input[input_]))
+        node.input[input_] = add(made, "another", value)
+
+    return wrong
+
+
 WRONG: dict[str, tuple[str, str, Callable[[ModelProto], None]]] = {
     "a bias of QLinearConv": ("weights", "element 2 is", bias_moved),
     "a bias of QGemm": ("weights", "the original", bias_of_gemm_moved),
@@ -178,6 +189,36 @@ WRONG: dict[str, tuple[str, str, Callable[[ModelProto], None]]] = {
         lambda made: moved_zero_point(made, 1),
     ),
     "no Clip above": ("scale", "limits its output to 0 to 2", wide_scale),
+    "a scale of the input of the model": (
+        "scale",
+        "which it is quantized with",
+        reads_with("QLinearConv", 0, 1, lambda scale: scale * F(2)),
+    ),
+    "a scale of the first convolution": (
+        "scale",
+        "which it is quantized with",
+        reads_with("QLinearConv", 1, 1, lambda scale: scale * F(1.01)),
+    ),
+    "a zero point of a sum": (
+        "scale",
+        "zero point that",
+        reads_with("QLinearAdd", 0, 5, lambda zero: zero + zero.dtype.type(1)),
+    ),
+    "a scale of what is joined": (
+        "scale",
+        "which it is quantized with",
+        reads_with("QLinearConcat", 0, 3, lambda scale: scale / F(3)),
+    ),
+    "a scale past a Flatten": (
+        "scale",
+        "which it is quantized with",
+        reads_with("QGemm", 0, 1, lambda scale: scale * F(4)),
+    ),
+    "a scale of the output": (
+        "scale",
+        "dequantized with",
+        reads_with("DequantizeLinear", 0, 1, lambda scale: scale * F(2)),
+    ),
     "one joined twice": ("connectivity", "the original nothing", joined_with_more),
     "one not joined": ("connectivity", "is missing", joined_with_less),
     "pads left out": ("connectivity", "attributes", says("QLinearConv", pads=None)),

@@ -10,6 +10,7 @@ mod constants;
 mod experts;
 mod grid;
 mod kv_cache;
+mod pairs;
 mod products;
 mod qlinear_ops;
 mod reference;

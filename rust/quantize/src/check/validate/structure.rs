@@ -3,13 +3,11 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use quantize_rs_onnx::{DataType, GraphProto, Model, TensorProto, ValueInfoProto, reads};
+use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto, reads};
 
-use super::{Check, Validation, kv_cache};
+use super::{Check, Validation, kv_cache, pairs};
 use crate::check::postconditions;
-use crate::graph::elements::to_f32;
-use crate::graph::uses;
-use crate::graph::{Graph, Producer, shape_of};
+use crate::graph::{Graph, shape_of};
 use crate::options::HalfType;
 
 pub(super) fn check(
@@ -32,7 +30,7 @@ pub(super) fn check(
     interface(before.model.graph(), after.model.graph(), &caches, found);
     kv_cache::check(after, found);
     types(before, after, half, &caches, found);
-    (0..after.nodes.len()).for_each(|node| pair(after, node, found));
+    (0..after.nodes.len()).for_each(|node| pairs::check(after, node, found));
     let fault = postconditions::matmul_nbits::fault(before, after)
         .or_else(|| postconditions::matmul_bnb4::fault(before, after));
     if let Some((node, what)) = fault {
@@ -151,77 +149,6 @@ fn said(info: &ValueInfoProto) -> String {
         Some(shape) => {
             let shape: Vec<String> = shape.iter().map(length).collect();
             format!("{}: {dtype} [{}]", info.name, shape.join(", "))
-        }
-    }
-}
-
-/// Checks the scale and zero point of a node that quantizes or dequantizes, and whether a value is
-/// dequantized with the parameters that it was quantized with.
-fn pair(after: &Graph<'_>, node: usize, found: &mut Validation) {
-    let proto = after.nodes[node];
-    let kind = proto.op_type.as_str();
-    if !proto.is_onnx() || !matches!(kind, "QuantizeLinear" | "DequantizeLinear") {
-        return;
-    }
-    let constant = |node: usize, input: usize| {
-        let id = after.input(node, input)?;
-        Some((after.values[id].name, after.constant(id)?))
-    };
-    let elements = |tensor: &TensorProto| after.model.tensor(tensor).ok();
-    if let Some((name, scale)) = constant(node, 1) {
-        let scales = elements(scale).as_ref().and_then(to_f32).unwrap_or_default();
-        let activation = after.input(node, 0).is_some_and(|id| after.constant(id).is_none());
-        let bad = |scale: &f32| !scale.is_finite() || *scale == 0.0 || activation && *scale < 0.0;
-        if let Some(at) = scales.iter().position(bad) {
-            let positive = if activation { "above" } else { "that is not" };
-            let what =
-                format!("scale {at} is {}, expected a finite number {positive} 0", scales[at]);
-            found.problem(Check::Scale, name, what);
-        }
-        if let Some((point, tensor)) = constant(node, 2)
-            && tensor.dims != scale.dims
-        {
-            let what =
-                format!("zero points of shape {:?} beside scales of {:?}", tensor.dims, scale.dims);
-            found.problem(Check::Scale, point, what);
-        }
-    }
-    let Some(source) = after.input(node, 0).filter(|_| kind == "DequantizeLinear") else { return };
-    if let Some(dtype) = after.dtype(source).filter(|dtype| uses::FLOATS.contains(dtype)) {
-        let what = format!("it dequantizes `{}`, which is {dtype}", after.values[source].name);
-        return found.problem(Check::Structure, proto.named(), what);
-    }
-    let Producer::Node { node: quantizes, .. } = after.values[source].producer else { return };
-    if after.nodes[quantizes].op_type != "QuantizeLinear" {
-        return;
-    }
-    // An omitted zero point is 0.
-    let zero = |tensor: &TensorProto| {
-        elements(tensor).is_some_and(|tensor| tensor.data.iter().all(|byte| *byte == 0))
-    };
-    for (input, what) in [(1, "scale"), (2, "zero point")] {
-        let (there, here) = (constant(quantizes, input), constant(node, input));
-        let same = match (there, here) {
-            (Some((there, one)), Some((here, other))) => {
-                there == here || elements(one) == elements(other)
-            }
-            (Some((_, one)), None) if proto.input.get(input).is_none_or(String::is_empty) => {
-                zero(one)
-            }
-            (None, Some((_, one))) => {
-                let left_out = after.nodes[quantizes].input.get(input).is_none_or(String::is_empty);
-                !left_out || zero(one)
-            }
-            _ => true,
-        };
-        if !same {
-            let output = proto.output.first().map_or("", String::as_str);
-            let there = there.map_or("0", |(name, _)| name);
-            let what = format!(
-                "the {what} that `{output}` is dequantized with is not `{there}`, which it is \
-                    quantized with"
-            );
-            found.problem(Check::Scale, here.map_or(proto.named(), |(name, _)| name), what);
         }
     }
 }

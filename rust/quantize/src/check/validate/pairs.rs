@@ -1,0 +1,178 @@
+//! The scales and zero points of activations: they are valid numbers, and a value is read with
+//! those that it was written with.
+
+use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
+
+use super::{Check, Validation};
+use crate::graph::elements::to_f32;
+use crate::graph::ops::{self, IntegerSupport};
+use crate::graph::qlinear::{Slot, qlinear_of};
+use crate::graph::uses;
+use crate::graph::{Graph, Producer, ValueId};
+
+/// The inputs of a node with the scale and the zero point of a value.
+#[derive(Clone, Copy)]
+struct Parameters {
+    scale: usize,
+    zero_point: usize,
+}
+
+/// Checks the scales and zero points of a node that quantizes, dequantizes or computes on integers.
+pub(super) fn check(after: &Graph<'_>, node: usize, found: &mut Validation) {
+    let proto = after.nodes[node];
+    let kind = proto.op_type.as_str();
+    if proto.is_onnx() && matches!(kind, "QuantizeLinear" | "DequantizeLinear") {
+        numbers(after, node, found);
+    }
+    if proto.is_onnx()
+        && kind == "DequantizeLinear"
+        && let Some(source) = after.input(node, 0)
+        && let Some(dtype) = after.dtype(source).filter(|dtype| uses::FLOATS.contains(dtype))
+    {
+        let what = format!("it dequantizes `{}`, which is {dtype}", after.values[source].name);
+        return found.problem(Check::Structure, proto.named(), what);
+    }
+    for (value, here) in reads(after, node) {
+        if let Some((writer, there)) = writer(after, value) {
+            compare(after, (writer, there), (node, value, here), found);
+        }
+    }
+}
+
+/// Checks that scales are finite numbers above 0, and that there are as many zero points.
+fn numbers(after: &Graph<'_>, node: usize, found: &mut Validation) {
+    let Some((name, scale)) = constant(after, node, 1) else { return };
+    let scales = elements(after, scale).as_ref().and_then(to_f32).unwrap_or_default();
+    let activation = after.input(node, 0).is_some_and(|id| after.constant(id).is_none());
+    let bad = |scale: &f32| !scale.is_finite() || *scale == 0.0 || activation && *scale < 0.0;
+    if let Some(at) = scales.iter().position(bad) {
+        let positive = if activation { "above" } else { "that is not" };
+        let what = format!("scale {at} is {}, expected a finite number {positive} 0", scales[at]);
+        found.problem(Check::Scale, name, what);
+    }
+    if let Some((point, tensor)) = constant(after, node, 2)
+        && tensor.dims != scale.dims
+    {
+        let what =
+            format!("zero points of shape {:?} beside scales of {:?}", tensor.dims, scale.dims);
+        found.problem(Check::Scale, point, what);
+    }
+}
+
+/// The integers that a node reads, with their parameters.
+fn reads(after: &Graph<'_>, node: usize) -> Vec<(ValueId, Parameters)> {
+    let proto = after.nodes[node];
+    let of = |at: usize, scale: usize, zero_point: usize| {
+        Some((after.input(node, at)?, Parameters { scale, zero_point }))
+    };
+    if proto.is_onnx() && proto.op_type == "DequantizeLinear" {
+        return of(0, 1, 2).into_iter().collect();
+    }
+    let Some(row) = qlinear_of(proto) else { return Vec::new() };
+    let slots = (0..).map_while(|input| row.slot(input));
+    let slots = slots.take_while(|slot| slot.at() < proto.input.len());
+    slots
+        .filter_map(|slot| match slot {
+            Slot::Scaled { at, scale, zero_point } => of(at, scale, zero_point),
+            Slot::Bias(_) | Slot::Plain(_) => None,
+        })
+        .collect()
+}
+
+/// The node that writes integers, past those that only move them, and their parameters.
+fn writer(after: &Graph<'_>, mut value: ValueId) -> Option<(usize, Parameters)> {
+    // No chain is longer than the graph.
+    for _ in 0..=after.nodes.len() {
+        let Producer::Node { node, .. } = after.values[value].producer else { return None };
+        let proto = after.nodes[node];
+        if let Some(written) = written(proto) {
+            return Some((node, written));
+        }
+        let moves = (ops::rule(proto)?.integer)(after, node);
+        if !matches!(moves, IntegerSupport::SameAsInput { .. }) {
+            return None;
+        }
+        value = after.input(node, 0)?;
+    }
+    None
+}
+
+/// The parameters of the integers that a node writes.
+fn written(proto: &NodeProto) -> Option<Parameters> {
+    if proto.is_onnx() && proto.op_type == "QuantizeLinear" {
+        return Some(Parameters { scale: 1, zero_point: 2 });
+    }
+    let scale = qlinear_of(proto)?.output?;
+    // Without the scale, the output is float.
+    let is_given = proto.input.get(scale).is_some_and(|name| !name.is_empty());
+    is_given.then_some(Parameters { scale, zero_point: scale + 1 })
+}
+
+/// Checks that a value is read with the parameters that it was written with.
+fn compare(
+    after: &Graph<'_>,
+    (writer, there): (usize, Parameters),
+    (reader, value, here): (usize, ValueId, Parameters),
+    found: &mut Validation,
+) {
+    let proto = after.nodes[reader];
+    let is_omitted =
+        |node: usize, input: usize| after.nodes[node].input.get(input).is_none_or(String::is_empty);
+    // An omitted zero point is 0.
+    let zero = |tensor: &TensorProto| {
+        elements(after, tensor).is_some_and(|tensor| tensor.data.iter().all(|byte| *byte == 0))
+    };
+    let pairs =
+        [(there.scale, here.scale, "scale"), (there.zero_point, here.zero_point, "zero point")];
+    for (at, input, what) in pairs {
+        let (there, here) = (constant(after, writer, at), constant(after, reader, input));
+        let same = match (there, here) {
+            (Some((there, one)), Some((here, other))) => {
+                there == here || are_equal(elements(after, one), elements(after, other))
+            }
+            (Some((_, one)), None) if is_omitted(reader, input) => zero(one),
+            (None, Some((_, one))) => !is_omitted(writer, at) || zero(one),
+            _ => true,
+        };
+        if same {
+            continue;
+        }
+        let there = there.map_or("0", |(name, _)| name);
+        let what = if proto.op_type == "DequantizeLinear" {
+            let output = proto.output.first().map_or("", String::as_str);
+            format!(
+                "the {what} that `{output}` is dequantized with is not `{there}`, which it is \
+                 quantized with"
+            )
+        } else {
+            let (reads, value) = (proto.label(), after.values[value].name);
+            format!(
+                "the {what} that {reads} reads `{value}` with is not `{there}`, which it is \
+                 quantized with"
+            )
+        };
+        found.problem(Check::Scale, here.map_or(proto.named(), |(name, _)| name), what);
+    }
+}
+
+/// Whether two tensors have equal elements; a single one may be a scalar or a vector.
+fn are_equal(one: Option<Tensor>, other: Option<Tensor>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.dtype == other.dtype && one.data == other.data,
+        (one, other) => one == other,
+    }
+}
+
+/// The name and the tensor of a constant input.
+fn constant<'m>(
+    after: &Graph<'m>,
+    node: usize,
+    input: usize,
+) -> Option<(&'m str, &'m TensorProto)> {
+    let id = after.input(node, input)?;
+    Some((after.values[id].name, after.constant(id)?))
+}
+
+fn elements(after: &Graph<'_>, tensor: &TensorProto) -> Option<Tensor> {
+    after.model.tensor(tensor).ok()
+}
