@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import image_data
 import numpy as np
 import pytest
 from decoders import decoder, prompts
@@ -45,6 +47,92 @@ def test_parts_hold_every_nth_sample() -> None:
     assert second.samples == 15
     assert second.values == PLAN.calibrate(IMAGES[1::4], engine="tract").values
     assert PLAN.calibrate(IMAGES, shard="2/4", limit=8, engine="tract").samples == 2
+
+
+class Sources:
+    """The same images in every form, in which those of the first part of four are not finite."""
+
+    def __init__(self, folder: Path) -> None:
+        self.images = IMAGES[:12].copy()
+        self.images[::4] = np.nan
+        self.folder = folder
+
+    def array(self) -> Any:
+        return self.images
+
+    def by_name(self) -> Any:
+        return {"image": self.images}
+
+    def npy(self) -> Any:
+        np.save(self.folder / "x.npy", self.images)
+        return self.folder / "x.npy"
+
+    def npy_in_fortran_order(self) -> Any:
+        np.save(self.folder / "f.npy", np.asfortranarray(self.images))
+        return self.folder / "f.npy"
+
+    def npz(self) -> Any:
+        np.savez(self.folder / "x.npz", image=self.images)
+        return self.folder / "x.npz"
+
+    def compressed(self) -> Any:
+        np.savez_compressed(self.folder / "c.npz", image=self.images)
+        return self.folder / "c.npz"
+
+    def listed(self) -> Any:
+        return list(self.images)
+
+    def batches(self) -> Any:
+        return [{"image": self.images[at : at + 5]} for at in (0, 5, 10)]
+
+    def generator(self) -> Any:
+        return ({"image": image[None]} for image in self.images)
+
+    def lines(self) -> Any:
+        text = [json.dumps({"image": image.tolist()}) for image in self.images]
+        text[::4] = ["not JSON"] * 3
+        (self.folder / "x.jsonl").write_text("\n".join(text))
+        return self.folder / "x.jsonl"
+
+    def images_of_a_folder(self) -> Any:
+        for number in range(12):
+            path = self.folder / f"{number:02}.png"
+            size = (self.images.shape[3], self.images.shape[2])
+            if number % 4:
+                image_data.sample_image(*size, number).convert("L").save(path)
+            else:
+                path.write_bytes(b"no image")
+        return self.folder
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Sources) if not name.startswith("_")])
+def test_samples_of_other_parts_are_passed_over(name: str, tmp_path: Path) -> None:
+    sources = Sources(tmp_path)
+    second, third, fourth = (
+        NEAREST.calibrate(getattr(sources, name)(), shard=(part, 4), engine="tract")
+        for part in (2, 3, 4)
+    )
+    assert [second.samples, third.samples, fourth.samples] == [3, 3, 3]
+    if name != "images_of_a_folder":
+        assert second.values == NEAREST.calibrate(IMAGES[1:12:4], engine="tract").values
+        assert fourth.values == NEAREST.calibrate(IMAGES[3:12:4], engine="tract").values
+    with pytest.raises(CalibrationError):
+        NEAREST.calibrate(getattr(sources, name)(), shard="1/4", engine="tract")
+
+
+def test_a_function_gets_the_samples_of_its_part_alone(tmp_path: Path) -> None:
+    seen: list[int] = []
+
+    def transform(row: dict[str, Any]) -> dict[str, Any]:
+        seen.append(row["number"])
+        return {"image": IMAGES[row["number"]]}
+
+    rows = tmp_path / "numbers.jsonl"
+    rows.write_text("\n".join(json.dumps({"number": number}) for number in range(11)))
+    samples = quantize_rs.Samples(rows, transform)
+    assert NEAREST.calibrate(samples, shard="2/4", engine="tract").samples == 3
+    assert seen == [1, 5, 9]
+    assert NEAREST.calibrate(samples, shard="2/4", limit=6, engine="tract").samples == 2
 
 
 def test_missing_and_doubled_parts_are_refused_by_name() -> None:

@@ -191,7 +191,7 @@ impl Run {
         let interrupt = Arc::new(Interrupt::default());
         let samples = gil::detached(py, None, || source.samples(model, self.limit, &interrupt))?;
         let samples = SampleDiagnostics::new(samples, &InputSpec::of(model));
-        let samples = Arc::new(Mutex::new(Ahead { samples, first: None }));
+        let samples = Arc::new(Mutex::new(samples));
         let (is_random, is_iterator) = (source.is_random(), source.is_iterator());
         let engine = self.engine.clone_ref(py);
         let progress = Arc::new(self.progress.as_ref().map(|call| call.clone_ref(py)));
@@ -209,9 +209,7 @@ impl Run {
             let mut pulled = Pulled { samples: Arc::clone(&samples), channel };
             let found = work(&*engine, &mut pulled, control)?;
             let (warnings, conversions) = match samples.lock() {
-                Ok(samples) if !is_random => {
-                    (samples.samples.warnings(), samples.samples.conversions())
-                }
+                Ok(samples) if !is_random => (samples.warnings(), samples.conversions()),
                 _ => (Vec::new(), Vec::new()),
             };
             Ok::<_, QuantizeError>(Done { found, warnings, conversions })
@@ -258,7 +256,7 @@ fn asked(
 
 /// Samples that are read on the thread that Python called, as Python iterators must be.
 struct Pulled {
-    samples: Arc<Mutex<Ahead>>,
+    samples: Arc<Mutex<SampleDiagnostics>>,
     /// The channel to that thread; `None` for samples that do not come from Python.
     channel: Option<CallbackChannel>,
 }
@@ -271,9 +269,16 @@ impl Samples for Pulled {
         self.call(pull).unwrap_or_else(cancelled)
     }
 
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        let samples = Arc::clone(&self.samples);
+        let skip = move || samples.lock().ok()?.skip_sample();
+        let cancelled = || Some(Err(CalibrationError::new(Kind::Cancelled)));
+        self.call(skip).unwrap_or_else(cancelled)
+    }
+
     fn len_hint(&self) -> Option<usize> {
-        let (samples, items) = (Arc::clone(&self.samples), self.channel.is_some());
-        self.call(move || samples.lock().ok()?.count(items)).flatten()
+        let samples = Arc::clone(&self.samples);
+        self.call(move || samples.lock().ok()?.count()).flatten()
     }
 }
 
@@ -284,27 +289,6 @@ impl Pulled {
             None => Some(read()),
             Some(channel) => channel.call(read),
         }
-    }
-}
-
-/// Samples, the first of which may have been read early, to learn how many each item has.
-struct Ahead {
-    samples: SampleDiagnostics,
-    first: Option<Result<Sample, CalibrationError>>,
-}
-
-impl Ahead {
-    fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.first.take().or_else(|| self.samples.next_sample())
-    }
-
-    /// How many are left, if that is known; for `items` the first is read to find out.
-    fn count(&mut self, items: bool) -> Option<usize> {
-        self.samples.len_hint()?;
-        if items && self.first.is_none() {
-            self.first = self.samples.next_sample();
-        }
-        Some(self.samples.len_hint()? + usize::from(self.first.is_some()))
     }
 }
 

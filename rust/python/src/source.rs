@@ -188,16 +188,21 @@ impl Source {
                 Ok(Box::new(Keeping { samples, read: Arc::clone(read) }))
             }
             Kind::Iterator { iterator, items } => {
-                let iterator = Python::attach(|py| iterator.clone_ref(py));
+                let (iterator, skips) = Python::attach(|py| {
+                    let skips = iterator.bind(py).hasattr("skip").unwrap_or(false);
+                    (iterator.clone_ref(py), skips)
+                });
                 let interrupt = Arc::clone(interrupt);
                 let left = limit.unwrap_or(usize::MAX);
                 Ok(Box::new(Pulled {
                     iterator,
+                    skips,
                     interrupt,
                     items: Items::of(model),
                     to_come: *items,
                     each: 1,
                     waiting: None,
+                    failure: None,
                     conversions: Vec::new(),
                     left,
                 }))
@@ -229,6 +234,10 @@ impl Samples for Keeping {
         self.samples.len_hint()
     }
 
+    fn count(&mut self) -> Option<usize> {
+        self.samples.count()
+    }
+
     fn conversions(&self) -> Vec<String> {
         self.samples.conversions()
     }
@@ -250,6 +259,9 @@ impl Samples for Again {
 /// Samples of a Python iterator, which is advanced on the thread that reads them.
 struct Pulled {
     iterator: Py<PyAny>,
+    /// Whether each item is one sample, which the iterator can pass over: it has the method `skip`,
+    /// which returns `False` at the end.
+    skips: bool,
     interrupt: Arc<Interrupt>,
     items: Items,
     /// The number of remaining items, if it is known.
@@ -258,6 +270,8 @@ struct Pulled {
     each: usize,
     /// The remaining samples of the last item.
     waiting: Option<BoxedSamples>,
+    /// Why the next item could not be read.
+    failure: Option<CalibrationError>,
     /// Those of the items so far.
     conversions: Vec<String>,
     left: usize,
@@ -265,30 +279,24 @@ struct Pulled {
 
 impl Samples for Pulled {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        if self.left == 0 {
-            return None;
+        self.take(|waiting| waiting.next_sample())
+    }
+
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        let between_items = self.waiting.as_ref().is_none_or(|it| it.len_hint() == Some(0));
+        if self.left == 0 || !between_items || !self.skips {
+            return self.take(|waiting| waiting.skip_sample());
         }
-        loop {
-            if let Some(sample) = self.waiting.as_mut().and_then(|waiting| waiting.next_sample()) {
+        let iterator =
+            Python::attach(|py| self.iterator.bind(py).call_method0("skip")?.extract::<bool>());
+        match self.interrupt.keep(iterator) {
+            Some(true) => {
                 self.left -= 1;
-                return Some(sample);
+                self.to_come = self.to_come.map(|items| items.saturating_sub(1));
+                Some(Ok(()))
             }
-            match self.pull()? {
-                Ok(samples) => {
-                    self.to_come = self.to_come.map(|items| items.saturating_sub(1));
-                    self.each = samples.len_hint().unwrap_or(1);
-                    for said in samples.conversions() {
-                        if !self.conversions.contains(&said) {
-                            self.conversions.push(said);
-                        }
-                    }
-                    self.waiting = Some(samples);
-                }
-                Err(error) => {
-                    self.left = 0;
-                    return Some(Err(error));
-                }
-            }
+            Some(false) => None,
+            None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
         }
     }
 
@@ -299,12 +307,60 @@ impl Samples for Pulled {
         Some(self.to_come?.saturating_mul(self.each).saturating_add(waiting).min(self.left))
     }
 
+    /// The first item says how many samples each has.
+    fn count(&mut self) -> Option<usize> {
+        self.to_come?;
+        if self.waiting.is_none() && self.failure.is_none() && !self.skips && self.left > 0 {
+            self.advance();
+        }
+        self.len_hint()
+    }
+
     fn conversions(&self) -> Vec<String> {
         self.conversions.clone()
     }
 }
 
 impl Pulled {
+    /// What `take` returns of the next sample.
+    fn take<T>(
+        &mut self,
+        take: impl Fn(&mut BoxedSamples) -> Option<Result<T, CalibrationError>>,
+    ) -> Option<Result<T, CalibrationError>> {
+        if self.left == 0 {
+            return None;
+        }
+        loop {
+            if let Some(taken) = self.waiting.as_mut().and_then(&take) {
+                self.left -= 1;
+                return Some(taken);
+            }
+            if let Some(error) = self.failure.take() {
+                self.left = 0;
+                return Some(Err(error));
+            }
+            self.advance()?;
+        }
+    }
+
+    /// Reads the next item; `None` at the end.
+    fn advance(&mut self) -> Option<()> {
+        match self.pull()? {
+            Ok(samples) => {
+                self.to_come = self.to_come.map(|items| items.saturating_sub(1));
+                self.each = samples.len_hint().unwrap_or(1);
+                for said in samples.conversions() {
+                    if !self.conversions.contains(&said) {
+                        self.conversions.push(said);
+                    }
+                }
+                self.waiting = Some(samples);
+            }
+            Err(error) => self.failure = Some(error),
+        }
+        Some(())
+    }
+
     /// The samples of the next item.
     fn pull(&mut self) -> Option<Result<BoxedSamples, CalibrationError>> {
         let pulled = Python::attach(|py| {

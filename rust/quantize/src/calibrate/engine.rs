@@ -49,9 +49,20 @@ pub trait Samples {
     /// The next sample, or `None` at the end.
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>>;
 
+    /// Passes over the next sample; `None` at the end. Sources that can do so do not read it, and
+    /// none converts or checks it.
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        Some(self.next_sample()?.map(drop))
+    }
+
     /// The number of samples that are left, if known.
     fn len_hint(&self) -> Option<usize> {
         None
+    }
+
+    /// The same; a source may look for it at what comes next.
+    fn count(&mut self) -> Option<usize> {
+        self.len_hint()
     }
 
     /// Warnings about the types that samples were converted from.

@@ -47,20 +47,21 @@ pub fn calibrate_shard(
 struct Part<'a> {
     samples: &'a mut dyn Samples,
     shard: Shard,
-    /// How many samples of all were read.
+    /// How many samples of all were read or passed over.
     position: usize,
 }
 
 impl Samples for Part<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        loop {
-            let next = self.samples.next_sample()?;
-            let own = self.shard.holds(self.position);
-            self.position += 1;
-            if own || next.is_err() {
-                return Some(next);
+        while !self.shard.holds(self.position) {
+            if let Err(error) = self.samples.skip_sample()? {
+                return Some(Err(error));
             }
+            self.position += 1;
         }
+        let own = self.samples.next_sample()?;
+        self.position += 1;
+        Some(own)
     }
 
     fn len_hint(&self) -> Option<usize> {

@@ -235,6 +235,15 @@ impl Samples for Batches {
         Some(sample)
     }
 
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        self.left = self.left.checked_sub(1)?;
+        let skipped = self.columns.iter_mut().try_for_each(|column| column.rows.skip(column.step));
+        if skipped.is_err() {
+            self.left = 0;
+        }
+        Some(skipped)
+    }
+
     fn len_hint(&self) -> Option<usize> {
         Some(self.left)
     }

@@ -123,8 +123,16 @@ impl Samples for SampleDiagnostics {
         Some(sample)
     }
 
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        self.samples.skip_sample()
+    }
+
     fn len_hint(&self) -> Option<usize> {
         self.samples.len_hint()
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        self.samples.count()
     }
 
     fn conversions(&self) -> Vec<String> {

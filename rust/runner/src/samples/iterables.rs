@@ -1,7 +1,7 @@
 //! Items of an iterable: each is one sample, or a batch of samples.
 
 use quantize_rs::{CalibrationError, InputSpec, Sample, Samples};
-use quantize_rs_onnx::{Model, Raw, Tensor, ValueInfoProto};
+use quantize_rs_onnx::{DataType, Model, Raw, Tensor, ValueInfoProto};
 
 use super::convert::{self, convert};
 use super::{BoxedSamples, batching, from_arrays};
@@ -72,11 +72,9 @@ impl Items {
                 .filter_map(|(input, (_, array))| convert::warning(input, array.dtype))
                 .collect();
             let values = self.inputs.iter().zip(arrays).map(|(input, (_, array))| {
-                let dtype = input.dtype.unwrap_or(array.dtype);
-                Ok((input.name.clone(), convert(array, dtype, &input.name)?))
+                (input.name.clone(), input.dtype.unwrap_or(array.dtype), array)
             });
-            let inputs = values.collect::<Result<_, _>>()?;
-            return Ok(Box::new(SingleSample { sample: Some(Sample { inputs }), conversions }));
+            return Ok(Box::new(SingleSample { values: Some(values.collect()), conversions }));
         }
         from_arrays(arrays, &self.inputs, None)
     }
@@ -159,19 +157,28 @@ impl Said {
     }
 }
 
-/// A single sample.
+/// A single sample: the name of each input, its type, and the array to convert.
 struct SingleSample {
-    sample: Option<Sample>,
+    values: Option<Vec<(String, DataType, Tensor)>>,
     conversions: Vec<String>,
 }
 
 impl Samples for SingleSample {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
-        self.sample.take().map(Ok)
+        let values = self.values.take()?.into_iter();
+        let inputs = values.map(|(name, dtype, array)| {
+            let value = convert(array, dtype, &name)?;
+            Ok((name, value))
+        });
+        Some(inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs }))
+    }
+
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        self.values.take().map(|_| Ok(()))
     }
 
     fn len_hint(&self) -> Option<usize> {
-        Some(usize::from(self.sample.is_some()))
+        Some(usize::from(self.values.is_some()))
     }
 
     fn conversions(&self) -> Vec<String> {

@@ -32,7 +32,7 @@ fn open(
     let (file, length) = open_file(path)?;
     let mut reader = BufReader::new(file);
     let header = read_header(&mut reader, length, &what)?;
-    let rows = header.rows(&what, length, Box::new(reader))?;
+    let rows = header.rows(&what, length, Source::File(reader))?;
     batching::samples(vec![rows], inputs, limit)
 }
 
@@ -52,15 +52,14 @@ impl Header {
         byte_len(self.dtype, &self.shape)
     }
 
-    /// The rows of the elements that `reader` reads next. The header and they have `length` bytes.
+    /// The rows of the elements that `source` gives next. The header and they have `length` bytes.
     pub(super) fn rows(
         self,
         what: &str,
         length: u64,
-        reader: Box<dyn Read + Send>,
+        source: Source,
     ) -> Result<Rows, CalibrationError> {
         let available = length - self.data_start;
-        let source = Source::Stream(reader);
         let rows = Rows::new(what, self.dtype, self.big_endian, self.shape, available, source)?;
         if self.fortran { rows.in_fortran_order() } else { Ok(rows) }
     }

@@ -13,7 +13,7 @@ use quantize_rs::{CalibrationError, InputSpec};
 use zip::read::ZipFile;
 use zip::{CompressionMethod, ZipArchive};
 
-use super::rows::Rows;
+use super::rows::{Rows, Source};
 use super::{BoxedSamples, Format, batching, data, io_error, npy, open_file};
 
 pub(super) const FORMAT: Format =
@@ -72,7 +72,8 @@ fn rows(
         let message = format!("{size} bytes cannot hold shape {shape:?} of {}", header.dtype);
         return Err(data(message).at_value(what));
     }
-    header.rows(what, size, Box::new(elements))
+    // The checksum is that of all elements, so that those of other parts are read, too.
+    header.rows(what, size, Source::Stream(Box::new(elements)))
 }
 
 fn unreadable(what: &str) -> CalibrationError {

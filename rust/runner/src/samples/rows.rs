@@ -1,6 +1,7 @@
 //! An array that is read row by row along its first axis, from memory or from a file.
 
-use std::io::{self, Read};
+use std::fs::File;
+use std::io::{self, BufReader, Read};
 
 use bytes::Bytes;
 use quantize_rs::CalibrationError;
@@ -26,7 +27,9 @@ pub(super) struct Rows {
 /// The elements, row by row.
 pub(super) enum Source {
     Memory(Bytes),
-    /// A file, or a decoder of a part of one.
+    /// A file that holds them as they are.
+    File(BufReader<File>),
+    /// A decoder of a part of a file.
     Stream(Box<dyn Read + Send>),
 }
 
@@ -61,14 +64,14 @@ impl Rows {
     /// The same rows, whose elements are in Fortran order in the source.
     pub(super) fn in_fortran_order(mut self) -> Result<Rows, CalibrationError> {
         let (rows, width) = (self.shape.first().copied().unwrap_or(0), self.dtype.bits() / 8);
-        if let Source::Stream(reader) = &mut self.source
+        if let Some(reader) = self.source.reader()
             && rows > 0
             && self.row_bytes > 0
         {
             let rearranged = fortran::rearranged(reader, rows, self.row_bytes, width.max(1));
             self.source = match rearranged.map_err(|error| self.unreadable(error))? {
                 Rearranged::Memory(bytes) => Source::Memory(bytes.into()),
-                Rearranged::File(file) => Source::Stream(Box::new(file)),
+                Rearranged::File(file) => Source::File(file),
             };
         }
         Ok(Rows { fortran: true, ..self })
@@ -84,9 +87,9 @@ impl Rows {
     /// The next `count` rows as little-endian elements; fewer bytes at the end of the source.
     pub(super) fn take(&mut self, count: usize) -> Result<Bytes, CalibrationError> {
         let bytes = count.saturating_mul(self.row_bytes);
-        let mut rows = match &mut self.source {
-            Source::Memory(rest) => rest.split_to(bytes.min(rest.len())),
-            Source::Stream(reader) => {
+        let mut rows = match self.source.reader() {
+            None => self.source.split_to(bytes),
+            Some(reader) => {
                 let mut rows = Vec::new();
                 let read = match rows.try_reserve_exact(bytes) {
                     Ok(()) => {
@@ -108,8 +111,45 @@ impl Rows {
         Ok(if self.big_endian { swapped(&rows, self.dtype) } else { rows })
     }
 
+    /// Passes over the next `count` rows.
+    pub(super) fn skip(&mut self, count: usize) -> Result<(), CalibrationError> {
+        let bytes = count.saturating_mul(self.row_bytes);
+        let skipped = match &mut self.source {
+            Source::Memory(_) => {
+                self.source.split_to(bytes);
+                Ok(())
+            }
+            Source::File(file) => i64::try_from(bytes)
+                .map_err(|_| io::ErrorKind::InvalidInput.into())
+                .and_then(|bytes| file.seek_relative(bytes)),
+            Source::Stream(reader) => {
+                io::copy(&mut reader.take(bytes as u64), &mut io::sink()).map(drop)
+            }
+        };
+        skipped.map_err(|error| self.unreadable(error))
+    }
+
     fn unreadable(&self, error: io::Error) -> CalibrationError {
         data(format!("cannot read the file: {error}")).at_value(&self.what).caused_by(error)
+    }
+}
+
+impl Source {
+    /// What elements are read from, if they are not in memory.
+    fn reader(&mut self) -> Option<&mut dyn Read> {
+        match self {
+            Source::Memory(_) => None,
+            Source::File(file) => Some(file),
+            Source::Stream(reader) => Some(reader),
+        }
+    }
+
+    /// The next bytes of those in memory; fewer at their end.
+    fn split_to(&mut self, bytes: usize) -> Bytes {
+        match self {
+            Source::Memory(rest) => rest.split_to(bytes.min(rest.len())),
+            Source::File(_) | Source::Stream(_) => Bytes::new(),
+        }
     }
 }
 

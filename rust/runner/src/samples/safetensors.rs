@@ -84,7 +84,7 @@ fn rows(
     let (begin, end) = info.data_offsets;
     let mut file = File::open(path).map_err(|error| io_error(path, error))?;
     file.seek(SeekFrom::Start(start + begin as u64)).map_err(|error| io_error(path, error))?;
-    let source = Source::Stream(Box::new(BufReader::new(file)));
+    let source = Source::File(BufReader::new(file));
     Rows::new(what, dtype, false, info.shape.clone(), (end - begin) as u64, source)
 }
 

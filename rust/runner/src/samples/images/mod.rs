@@ -173,6 +173,11 @@ impl Samples for Images {
         })
     }
 
+    fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
+        let skipped = self.paths.by_ref().take(self.frame.batch).count();
+        (skipped > 0).then_some(Ok(()))
+    }
+
     fn len_hint(&self) -> Option<usize> {
         Some(self.paths.len() / self.frame.batch)
     }
