@@ -135,6 +135,26 @@ def test_a_function_gets_the_samples_of_its_part_alone(tmp_path: Path) -> None:
     assert NEAREST.calibrate(samples, shard="2/4", limit=6, engine="tract").samples == 2
 
 
+def test_merged_ranges_have_the_remark_of_all_samples_together() -> None:
+    def remarks(count: int, parts: int) -> list[str]:
+        made = [
+            NEAREST.calibrate(IMAGES[:count], shard=(part, parts), engine="tract")
+            for part in range(1, parts + 1)
+        ]
+        assert all(f"only {part.samples} " in part._ranges.warnings[0] for part in made)
+        merged = Ranges.merge(made)
+        whole = NEAREST.calibrate(IMAGES[:count], engine="tract")
+        assert merged._ranges.warnings == whole._ranges.warnings
+        found: list[str] = merged._ranges.warnings
+        assert NEAREST.apply(merged).report.warnings[: len(found)] == tuple(found)
+        return found
+
+    few = "only 12 samples: give at least 128, as varied as production inputs"
+    assert remarks(12, 3) == [few]
+    assert remarks(12, 12) == [few]
+    assert remarks(40, 2) == []
+
+
 def test_missing_and_doubled_parts_are_refused_by_name() -> None:
     first, second, third, fourth = parts(4)
     with pytest.raises(CalibrationError, match="lack shard 2/4, 4/4: merge all of them"):

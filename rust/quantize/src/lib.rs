@@ -78,9 +78,9 @@ pub use analysis::{
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, ENOUGH_SAMPLES, Engine, MethodComparison, MethodRow, Progress, RetainingSamples,
-    RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard,
-    compare_methods, round_weights,
+    Control, Engine, MethodComparison, MethodRow, Progress, RetainingSamples, RoundingCost, Sample,
+    Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard, compare_methods,
+    round_weights,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
@@ -114,8 +114,9 @@ pub use quantize_rs_onnx::{
     stop_when,
 };
 pub use ranges::{
-    Histogram, Moments, ObservedRange, RangeDifference, Ranges, RangesDiff, RoundedWeight,
-    RoundedWeights, RoundingEvidence, tensorrt,
+    ENOUGH_SAMPLES, Histogram, MIN_SAMPLES, Moments, ObservedRange, RangeDifference, Ranges,
+    RangesDiff, RoundedWeight, RoundedWeights, RoundingEvidence, few_samples, rows_at_once,
+    tensorrt,
 };
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
-use super::ENOUGH_SAMPLES;
 use super::collect::Collected;
 use super::compare_methods::{ComparisonScope, compare};
 use super::engine::Engine;
@@ -14,6 +13,7 @@ use super::retained::MAX_RETAINED;
 use super::run::Control;
 use crate::graph::Graph;
 use crate::plan::{IntegerNode, Source};
+use crate::ranges::ENOUGH_SAMPLES;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
 /// With fewer samples methods are not compared: what a few samples show seldom holds for others.

@@ -24,6 +24,8 @@ use std::sync::Arc;
 use quantize_rs_onnx::{Model, Span};
 
 use crate::error::while_unchanged;
+use crate::graph::InputSpec;
+use crate::ranges::rows_at_once;
 use crate::transform::half_precision;
 use crate::{Method, Plan, QuantizeError, Ranges};
 
@@ -161,12 +163,9 @@ fn calibrated(
         let found = kv_cache::magnitudes(model, engine, samples, &mut control)?;
         ranges.kv_cache = Arc::new(found);
     }
+    ranges.rows = rows_at_once(&InputSpec::of(model));
     Ok(ranges)
 }
-
-/// The number of samples that every message asks for: from here on `auto` compares the methods, and
-/// more samples seldom change a range. At most an eighth of them evaluates each method.
-pub const ENOUGH_SAMPLES: usize = 8 * retained::MAX_RETAINED;
 
 /// The note of a plan with a file to resume from that has no use for it.
 const NOTHING_TO_RESUME: &str = "resume_rounding has no effect: no weight is rounded with samples";

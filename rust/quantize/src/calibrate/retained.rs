@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use super::engine::{Sample, Samples};
 use crate::CalibrationError;
+use crate::ranges::ENOUGH_SAMPLES;
 
 /// The maximum number of samples that are kept.
-pub(super) const MAX_RETAINED: usize = 16;
+pub(super) const MAX_RETAINED: usize = ENOUGH_SAMPLES / 8;
 
 /// The maximum size of all kept samples together in bytes; a single sample may be larger.
 const MAX_RETAINED_BYTES: usize = 64 << 20;

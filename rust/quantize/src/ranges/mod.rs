@@ -5,6 +5,7 @@
 //! This module imports the modules up to `graph`.
 
 mod diff;
+mod few_samples;
 mod file;
 mod histogram;
 mod merge;
@@ -27,6 +28,7 @@ use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
+pub use few_samples::{ENOUGH_SAMPLES, MIN_SAMPLES, few_samples, rows_at_once};
 pub use histogram::Histogram;
 pub use moments::Moments;
 pub(crate) use moments::{InputMoments, MAX_HELD_BACK, SEPARATOR};
@@ -42,6 +44,9 @@ pub struct Ranges {
     pub engine: String,
     /// The number of samples.
     pub samples: usize,
+    /// The number of rows of each, if the model takes several at once.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub rows: usize,
     /// The fingerprint of the model.
     pub model: String,
     /// The minimum and maximum of each value, by ONNX name.
@@ -79,6 +84,15 @@ pub struct Ranges {
     /// from shards.
     #[serde(skip)]
     pub moments: Option<Moments>,
+}
+
+const fn one() -> usize {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde gives a reference")]
+const fn is_one(rows: &usize) -> bool {
+    *rows == 1
 }
 
 /// Whether a map is empty.
@@ -205,6 +219,7 @@ impl Ranges {
             method,
             engine: engine.to_owned(),
             samples,
+            rows: 1,
             model,
             values: BTreeMap::new(),
             chosen: BTreeMap::new(),

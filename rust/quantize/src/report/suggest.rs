@@ -5,7 +5,7 @@ use quantize_rs_math::Granularity;
 
 use super::{QuantizedRow, Report, ReportRow};
 use crate::Role;
-use crate::calibrate::ENOUGH_SAMPLES;
+use crate::ranges::ENOUGH_SAMPLES;
 use crate::util::text::size;
 
 /// Returns a suggestion if the report gives a reason for it.

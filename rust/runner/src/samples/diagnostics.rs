@@ -4,13 +4,12 @@ use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use bytes::Bytes;
-use quantize_rs::{CalibrationError, ENOUGH_SAMPLES, InputSpec, Sample, Samples};
+use quantize_rs::{
+    CalibrationError, InputSpec, MIN_SAMPLES, Sample, Samples, few_samples, rows_at_once,
+};
 use quantize_rs_onnx::Tensor;
 
 use super::BoxedSamples;
-
-/// With fewer distinct samples there is a warning: their ranges seldom hold for other data.
-pub const MIN_SAMPLES: usize = 32;
 
 /// The minimum correlation of neighbouring pixels in images; in natural images it is nearly 1.
 const MIN_PIXEL_CORRELATION: f64 = 0.1;
@@ -54,8 +53,8 @@ pub struct SampleDiagnostics {
 impl SampleDiagnostics {
     /// Checks these samples for a model with these inputs.
     pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> SampleDiagnostics {
-        let batch = batch_of(inputs).unwrap_or(1).max(1);
-        SampleDiagnostics { samples, batch, count: 0, distinct: HashSet::new(), inputs: Vec::new() }
+        let (batch, distinct, inputs) = (rows_at_once(inputs), HashSet::new(), Vec::new());
+        SampleDiagnostics { samples, batch, count: 0, distinct, inputs }
     }
 
     /// The warnings about the samples so far, as sentences without a full stop.
@@ -65,17 +64,7 @@ impl SampleDiagnostics {
             return Vec::new();
         }
         let mut warnings = self.samples.conversions();
-        if count * self.batch < MIN_SAMPLES {
-            let samples = if count == 1 { "sample" } else { "samples" };
-            let each = match self.batch {
-                1 => String::new(),
-                batch => format!(" of {batch}"),
-            };
-            warnings.push(format!(
-                "only {count} {samples}{each}: give at least {ENOUGH_SAMPLES}, \
-                 as varied as production inputs"
-            ));
-        }
+        warnings.extend(few_samples(count, self.batch));
         if count > 1 && distinct == 1 {
             warnings.push(format!("all {count} samples are identical"));
         } else if distinct < count.min(MIN_SAMPLES) {
@@ -138,13 +127,6 @@ impl Samples for SampleDiagnostics {
     fn conversions(&self) -> Vec<String> {
         self.samples.conversions()
     }
-}
-
-/// The first dimension of the inputs, if it is fixed and the same for all.
-fn batch_of(inputs: &[InputSpec]) -> Option<usize> {
-    let mut lengths = inputs.iter().map(|input| *input.shape.as_deref()?.first()?);
-    let first = lengths.next()??;
-    lengths.all(|length| length == Some(first)).then_some(first)
 }
 
 /// The findings for an input, each until a sample disproves it.

@@ -24,7 +24,7 @@ use quantize_rs::{CalibrationError, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
 pub use convert::convert;
-pub use diagnostics::{MIN_SAMPLES, SampleDiagnostics};
+pub use diagnostics::SampleDiagnostics;
 pub use images::{
     ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, is_image_path, matching_files,
 };
