@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny sanitize memcheck wheel fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny semver sanitize memcheck wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -101,6 +101,14 @@ $(SEEDS)/made: $(VENV)/created
 # Licences, sources and security advisories of the crates that are built: `cargo install cargo-deny`.
 deny:
 	cargo deny check
+
+# The public API of the Rust libraries, compared with that of the tag or revision BASELINE; it fails
+# where the version does not allow the change: `cargo install cargo-semver-checks --locked`.
+BASELINE ?=
+LIBRARIES := quantize-rs-math quantize-rs-onnx quantize-rs quantize-rs-runner
+semver:
+	$(if $(BASELINE),,$(error BASELINE is empty, expected the tag or revision to compare with))
+	cargo semver-checks check-release $(LIBRARIES:%=--package %) --baseline-rev $(BASELINE)
 
 # The tests of the crates that map files, compute and rewrite, with AddressSanitizer. The flag is one
 # of unstable Rust, which the variable allows; Linux on x86-64.
