@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+import memory
 
 NODES = 300_000
 
@@ -42,43 +42,22 @@ model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
 open(PATH, "wb").write(model.SerializeToString())
 """
 
-MEASURED = """
-import threading, time
-import quantize_rs
-def anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon"))
-def watch():
-    while not stop.is_set():
-        peak[0] = max(peak[0], anonymous())
-        time.sleep(0.001)
-# What the first call loads.
-quantize_rs.quantize(quantize_rs.examples.digits().model, None)
-stop, peak, before = threading.Event(), [0], anonymous()
-thread = threading.Thread(target=watch)
-thread.start()
-info = quantize_rs.model_info(PATH)
-report = quantize_rs.quantize(PATH, OUT)
-stop.set()
-thread.join()
-assert [row for row in report.values if row.quantized] == []
-print(peak[0] - before)
-"""
 
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="RssAnon is read from /proc")
+@memory.needs_proc
 def test_a_tree_ensemble_takes_no_memory(tmp_path: Path) -> None:
     path, out = tmp_path / "trees.onnx", tmp_path / "out.onnx"
-
-    def run(code: str) -> str:
-        names = f"PATH, OUT = {str(path)!r}, {str(out)!r}\n"
-        command = [sys.executable, "-c", names + code]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
-
-    run(MODEL)
+    names = f"PATH, OUT = {str(path)!r}, {str(out)!r}\n"
+    subprocess.run([sys.executable, "-c", names + MODEL], check=True)
     size = path.stat().st_size
     assert size > 11e6
-    grown = int(run(MEASURED).split()[-1])
+    grown = memory.growth(
+        """
+info = quantize_rs.model_info(PATH)
+report = quantize_rs.quantize(PATH, OUT)
+assert [row for row in report.values if row.quantized] == []
+""",
+        before=names,
+    )
     # A file of this size is read into memory. Decoded, the lists would take three times as much.
     assert grown < 1.3 * size
     assert out.read_bytes() == path.read_bytes()
