@@ -56,8 +56,8 @@ pub struct ExternalDataSplit {
     /// The model, in which the initializers below are external. The file of each, which does not
     /// exist, is named after its position.
     pub bytes: Vec<u8>,
-    /// These initializers.
-    pub tensors: Vec<Tensor>,
+    /// These initializers, by name.
+    pub tensors: Vec<(String, Tensor)>,
 }
 
 /// The model without the initializers that `wanted` selects, and these initializers.
@@ -73,7 +73,7 @@ pub(crate) fn split(
             let tensor = data::tensor(tensor_message, external)?;
             let length = tensor.data.len();
             mark_external(tensor_message.edit(), &tensors.len().to_string(), 0, length);
-            tensors.push(tensor);
+            tensors.push((tensor_message.name.clone(), tensor));
         }
     }
     Ok(ExternalDataSplit { bytes: joined(&slim.rope())?, tensors })

@@ -10,6 +10,7 @@ mod session_pool;
 mod shared;
 mod timed;
 mod values;
+mod weights;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;

@@ -9,7 +9,8 @@ use ort::session::builder::{GraphOptimizationLevel, SessionBuilder};
 use quantize_rs::CalibrationError;
 use quantize_rs_onnx::{DataType, ExternalDataSplit, Model, TensorProto};
 
-use super::{error_parsing, shared, unwritable};
+use super::weights::Weights;
+use super::{error_parsing, unwritable};
 
 /// Smaller weights stay in the model.
 const MIN_SEPARATE_BYTES: usize = 1 << 20;
@@ -36,6 +37,7 @@ pub(super) fn of(
         separate(min_separate_bytes(model)).or_else(|_| separate(MIN_SEPARATE_BYTES_WHEN_LARGE));
     let ExternalDataSplit { bytes, tensors } =
         split.map_err(|error| unwritable().caused_by(error))?;
+    let weights = Weights::of(tensors)?;
     let session = || -> ort::Result<Session> {
         let builder = Session::builder(environment)?
             .with_intra_threads(cores)?
@@ -43,7 +45,7 @@ pub(super) fn of(
             .with_optimization_level(level)?
             // Whatever it would print, it also returns.
             .with_log_level(LogLevel::Fatal)?;
-        shared::session(options(builder)?, &bytes, &tensors)
+        weights.session(options(builder)?, &bytes)
     };
     session().map_err(|error| error_parsing::of_loading(&error))
 }

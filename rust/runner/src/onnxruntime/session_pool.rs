@@ -17,7 +17,7 @@ use quantize_rs_onnx::Model;
 
 use super::shared::{Outputs, SharedSession};
 use super::values::InputValue;
-use super::{TapSource, error_parsing, no_floats, session, shared, values};
+use super::{TapSource, error_parsing, no_floats, session, values, weights};
 
 /// The maximum total size of matrices that are packed more than once; above it, none is packed.
 const MAX_REPACKED_BYTES: usize = 64 << 20;
@@ -61,7 +61,7 @@ impl SessionPool {
             Ok(builder.with_device_allocated_initializers()?.with_memory_pattern(false)?)
         };
         let pool = SessionPool::made(environment, model, (each, cores / each), kept)?;
-        shared::return_freed_memory();
+        weights::return_freed_memory();
         Ok(pool)
     }
 

@@ -1,5 +1,4 @@
-//! What `ort` does not offer: one session that several threads run in parallel, and weights that
-//! are not kept beside it. The only module of this crate with `unsafe`.
+//! One session that several threads run in parallel.
 //!
 //! `ort` lets one thread at a time run a session, because some execution providers for other
 //! devices require that. The CPU execution provider, the only one used here, keeps no state in a
@@ -14,11 +13,8 @@ use std::ops::Deref;
 use std::ptr::{self, NonNull};
 
 use ort::AsPointer;
-use ort::session::builder::SessionBuilder;
 use ort::session::{NoSelectedOutputs, RunOptions, Session};
-use ort::sys::os_char;
 use ort::value::{DynValue, Outlet};
-use quantize_rs_onnx::Tensor;
 
 use super::values::InputValue;
 
@@ -97,55 +93,6 @@ impl SharedSession {
             return Err(ort::Error::new("it returned fewer outputs than the model has"));
         }
         Ok(Outputs { values, _session: &self.session })
-    }
-}
-
-/// A session of the model in `bytes`, whose external data of the file named after position `i` are
-/// the elements of `weights[i]`.
-///
-/// ONNX Runtime copies them, and frees the copy as soon as the kernels have packed their own. With
-/// [`SessionBuilder::with_external_initializer`] it needs aligned values that live as long as the
-/// session, packed or not.
-pub(super) fn session(
-    mut builder: SessionBuilder,
-    bytes: &[u8],
-    weights: &[Tensor],
-) -> ort::Result<Session> {
-    let files: Vec<Vec<os_char>> = (0..weights.len()).map(file_name).collect();
-    let names: Vec<*const os_char> = files.iter().map(Vec::as_ptr).collect();
-    let elements: Vec<_> =
-        weights.iter().map(|weight| weight.data.as_ptr().cast_mut().cast()).collect();
-    let lengths: Vec<usize> = weights.iter().map(|weight| weight.data.len()).collect();
-    // SAFETY: there are as many names, buffers and lengths as the count says. The call copies the
-    // names. The buffers are only read, and only until the session is made, which is before this
-    // function returns.
-    let status = unsafe {
-        (ort::api().AddExternalInitializersFromMemory)(
-            builder.ptr_mut(),
-            names.as_ptr(),
-            elements.as_ptr(),
-            lengths.as_ptr(),
-            weights.len(),
-        )
-    };
-    // SAFETY: the library returned the status, and it is consumed exactly once.
-    unsafe { ort::Error::result_from_status(status) }?;
-    builder.commit_from_memory(bytes)
-}
-
-/// The digits of `position`, as a path of the system.
-fn file_name(position: usize) -> Vec<os_char> {
-    let digits = format!("{position}\0").into_bytes();
-    digits.into_iter().filter_map(|digit| os_char::try_from(digit).ok()).collect()
-}
-
-/// Returns memory that was freed to the system. The GNU C library keeps tens of megabytes of what a
-/// session needs only while it is made, since blocks of up to 32 MiB are part of its heap.
-pub(super) fn return_freed_memory() {
-    #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: it changes nothing that is in use, and several threads may call it.
-    unsafe {
-        libc::malloc_trim(0);
     }
 }
 
