@@ -88,12 +88,6 @@ class Sources:
     def generator(self) -> Any:
         return ({"image": image[None]} for image in self.images)
 
-    def lines(self) -> Any:
-        text = [json.dumps({"image": image.tolist()}) for image in self.images]
-        text[::4] = ["not JSON"] * 3
-        (self.folder / "x.jsonl").write_text("\n".join(text))
-        return self.folder / "x.jsonl"
-
     def images_of_a_folder(self) -> Any:
         for number in range(12):
             path = self.folder / f"{number:02}.png"
@@ -108,30 +102,37 @@ class Sources:
 @pytest.mark.parametrize("name", [name for name in vars(Sources) if not name.startswith("_")])
 def test_samples_of_other_parts_are_passed_over(name: str, tmp_path: Path) -> None:
     sources = Sources(tmp_path)
-    second, third, fourth = (
-        NEAREST.calibrate(getattr(sources, name)(), shard=(part, 4), engine="tract")
-        for part in (2, 3, 4)
-    )
-    assert [second.samples, third.samples, fourth.samples] == [3, 3, 3]
-    if name != "images_of_a_folder":
-        assert second.values == NEAREST.calibrate(IMAGES[1:12:4], engine="tract").values
-        assert fourth.values == NEAREST.calibrate(IMAGES[3:12:4], engine="tract").values
+    for part in (2, 3, 4):
+        found = NEAREST.calibrate(getattr(sources, name)(), shard=(part, 4), engine="tract")
+        own: Any = IMAGES[part - 1 : 12 : 4]
+        if name == "images_of_a_folder":
+            folder = tmp_path / f"part {part}"
+            folder.mkdir()
+            for number in range(part - 1, 12, 4):
+                (folder / f"{number}.png").write_bytes((tmp_path / f"{number:02}.png").read_bytes())
+            own = folder
+        assert found.samples == 3
+        assert found.values == NEAREST.calibrate(own, engine="tract").values
     with pytest.raises(CalibrationError):
         NEAREST.calibrate(getattr(sources, name)(), shard="1/4", engine="tract")
 
 
-def test_a_function_gets_the_samples_of_its_part_alone(tmp_path: Path) -> None:
-    seen: list[int] = []
+def test_a_part_without_samples_is_named() -> None:
+    with pytest.raises(CalibrationError, match="part 5/5 has no sample, as there are 3"):
+        NEAREST.calibrate(IMAGES[:3], shard=(5, 5), engine="tract")
 
+
+@pytest.mark.parametrize("rows", [1, 4, 5])
+def test_rows_of_several_samples_are_divided(rows: int, tmp_path: Path) -> None:
     def transform(row: dict[str, Any]) -> dict[str, Any]:
-        seen.append(row["number"])
-        return {"image": IMAGES[row["number"]]}
+        return {"image": IMAGES[row["first"] : row["first"] + rows]}
 
-    rows = tmp_path / "numbers.jsonl"
-    rows.write_text("\n".join(json.dumps({"number": number}) for number in range(11)))
-    samples = quantize_rs.Samples(rows, transform)
-    assert NEAREST.calibrate(samples, shard="2/4", engine="tract").samples == 3
-    assert seen == [1, 5, 9]
+    lines = tmp_path / "numbers.jsonl"
+    lines.write_text("\n".join(json.dumps({"first": first}) for first in range(0, 20, rows)))
+    samples = quantize_rs.Samples(lines, transform)
+    made = [NEAREST.calibrate(samples, shard=(part, 3), engine="tract") for part in (1, 2, 3)]
+    assert [part.samples for part in made] == [7, 7, 6]
+    assert Ranges.merge(made).values == NEAREST.calibrate(IMAGES[:20], engine="tract").values
     assert NEAREST.calibrate(samples, shard="2/4", limit=6, engine="tract").samples == 2
 
 

@@ -110,7 +110,7 @@ class Plan:
         shard : str or tuple of int, optional
             A part of the samples, ``"2/8"`` or ``(2, 8)``: every eighth sample, from the second on.
             The others are passed over: those of arrays, of ``.npy`` and ``.safetensors`` files and
-            of folders of images without reading them, and all without converting them.
+            of folders of images without reading them, and all others without converting them.
             `Ranges.merge` joins the parts, which may come from several machines. The ranges hold
             the second moments that weights are rounded with; `apply` rounds them. With ``"1/1"``,
             all samples, the same ranges serve plans with other types of weights.

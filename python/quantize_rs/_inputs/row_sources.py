@@ -18,12 +18,12 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import CalibrationError, OptionError
 from . import arrow, json_lines, paths, tars, text
-from .arrays import Array, as_feed, as_numpy
+from .arrays import as_feed, as_numpy
 from .described import Samples
 from .encoded import IMAGE_SUFFIXES, Encoded, pixels
 from .images import ImageFolder, image_source
 from .model_inputs import ModelInputs
-from .rows import Row, feeds, transformed
+from .rows import Row, transformed
 from .text import TextSamples
 
 
@@ -64,30 +64,6 @@ class Rows:
         for stage in self.stages:
             rows = stage(rows)
         return rows
-
-
-class Feeds:
-    """The arrays of each sample of rows, of which single ones can be passed over unread."""
-
-    def __init__(self, rows: Rows, inputs: ModelInputs) -> None:
-        self._rows = iter(rows.rows)
-        self._feeds = feeds(dataclasses.replace(rows, rows=self._rows), inputs, rows.where)
-
-    def __iter__(self) -> Iterator[list[Array]]:
-        return self
-
-    def __next__(self) -> list[Array]:
-        return next(self._feeds)
-
-    def skip(self) -> bool:
-        """Pass over a row before anything is made of it; return False at the end."""
-        return next(self._rows, None) is not None
-
-
-def fed(rows: Rows, inputs: ModelInputs) -> Iterator[list[Array]]:
-    """Return the arrays of each sample."""
-    # With several rows at a time, only their contents say how many make a sample.
-    return Feeds(rows, inputs) if inputs.batch == 1 else feeds(rows, inputs, rows.where)
 
 
 def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | None:

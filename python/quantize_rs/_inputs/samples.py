@@ -84,7 +84,7 @@ def sample_source(
     if (rows := row_sources.opened(data, inputs)) is not None:
         # With a batch of several samples, a row may hold one or a whole batch.
         length = rows.count if inputs.batch == 1 else None
-        return _core.Source.iterator(row_sources.fed(rows, inputs), length)
+        return _core.Source.iterator(feeds(rows, inputs, rows.where), length)
     match data:
         case str() | os.PathLike():
             return _core.Source.file(data)

@@ -188,15 +188,11 @@ impl Source {
                 Ok(Box::new(Keeping { samples, read: Arc::clone(read) }))
             }
             Kind::Iterator { iterator, items } => {
-                let (iterator, skips) = Python::attach(|py| {
-                    let skips = iterator.bind(py).hasattr("skip").unwrap_or(false);
-                    (iterator.clone_ref(py), skips)
-                });
+                let iterator = Python::attach(|py| iterator.clone_ref(py));
                 let interrupt = Arc::clone(interrupt);
                 let left = limit.unwrap_or(usize::MAX);
                 Ok(Box::new(Pulled {
                     iterator,
-                    skips,
                     interrupt,
                     items: Items::of(model),
                     to_come: *items,
@@ -259,9 +255,6 @@ impl Samples for Again {
 /// Samples of a Python iterator, which is advanced on the thread that reads them.
 struct Pulled {
     iterator: Py<PyAny>,
-    /// Whether each item is one sample, which the iterator can pass over: it has the method `skip`,
-    /// which returns `False` at the end.
-    skips: bool,
     interrupt: Arc<Interrupt>,
     items: Items,
     /// The number of remaining items, if it is known.
@@ -282,22 +275,9 @@ impl Samples for Pulled {
         self.take(|waiting| waiting.next_sample())
     }
 
+    /// Items are read, because only their contents say how many samples they have.
     fn skip_sample(&mut self) -> Option<Result<(), CalibrationError>> {
-        let between_items = self.waiting.as_ref().is_none_or(|it| it.len_hint() == Some(0));
-        if self.left == 0 || !between_items || !self.skips {
-            return self.take(|waiting| waiting.skip_sample());
-        }
-        let iterator =
-            Python::attach(|py| self.iterator.bind(py).call_method0("skip")?.extract::<bool>());
-        match self.interrupt.keep(iterator) {
-            Some(true) => {
-                self.left -= 1;
-                self.to_come = self.to_come.map(|items| items.saturating_sub(1));
-                Some(Ok(()))
-            }
-            Some(false) => None,
-            None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
-        }
+        self.take(|waiting| waiting.skip_sample())
     }
 
     /// An estimate, which assumes that all remaining items have as many samples as the last one.
@@ -310,7 +290,7 @@ impl Samples for Pulled {
     /// The first item says how many samples each has.
     fn count(&mut self) -> Option<usize> {
         self.to_come?;
-        if self.waiting.is_none() && self.failure.is_none() && !self.skips && self.left > 0 {
+        if self.waiting.is_none() && self.failure.is_none() && self.left > 0 {
             self.advance();
         }
         self.len_hint()

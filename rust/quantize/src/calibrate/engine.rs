@@ -60,7 +60,7 @@ pub trait Samples {
         None
     }
 
-    /// The same; a source may look for it at what comes next.
+    /// The number of samples that are left; a source of items may read the next one to find out.
     fn count(&mut self) -> Option<usize> {
         self.len_hint()
     }

@@ -33,7 +33,7 @@ pub fn calibrate_shard(
                         method, such as minmax or entropy";
             return Err(CalibrationError::data(what).into());
         }
-        let mut part = Part { samples, shard, position: 0 };
+        let mut part = Part { samples, shard, position: 0, is_empty: true };
         let how = (method, Rounding::Later);
         let mut ranges = calibrated((model, plan), engine, &mut part, how, control)?;
         if shard.count > 1 {
@@ -49,18 +49,33 @@ struct Part<'a> {
     shard: Shard,
     /// How many samples of all were read or passed over.
     position: usize,
+    /// Whether none were read.
+    is_empty: bool,
+}
+
+impl Part<'_> {
+    /// What there is when the samples are at their end.
+    fn at_end(&self) -> Option<Result<Sample, CalibrationError>> {
+        let Part { shard, position, is_empty, .. } = self;
+        (*is_empty && *position > 0).then(|| {
+            let what = format!("part {shard} has no sample, as there are {position}");
+            Err(CalibrationError::data(what))
+        })
+    }
 }
 
 impl Samples for Part<'_> {
     fn next_sample(&mut self) -> Option<Result<Sample, CalibrationError>> {
         while !self.shard.holds(self.position) {
-            if let Err(error) = self.samples.skip_sample()? {
-                return Some(Err(error));
+            match self.samples.skip_sample() {
+                Some(Ok(())) => self.position += 1,
+                Some(Err(error)) => return Some(Err(error)),
+                None => return self.at_end(),
             }
-            self.position += 1;
         }
-        let own = self.samples.next_sample()?;
+        let Some(own) = self.samples.next_sample() else { return self.at_end() };
         self.position += 1;
+        self.is_empty = false;
         Some(own)
     }
 

@@ -63,9 +63,9 @@ impl Stored<'_> {
 /// together by [`Ranges::with_rounded`].
 ///
 /// # Errors
-/// The ranges belong to another model, or are those of some shards alone; they hold no moments and
-/// the options name a file to resume from; a file of moments cannot
-/// be read or is damaged; a weight cannot be quantized; or the caller cancels.
+/// The ranges belong to another model, or are those of some shards alone; they hold no moments,
+/// although the options name a file to resume from; a file of moments cannot be read or is damaged;
+/// a weight cannot be quantized; or the caller cancels.
 pub fn round_weights(
     model: &Model,
     plan: &Plan,
