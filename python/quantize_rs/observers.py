@@ -419,7 +419,7 @@ def observer(name: str, **options: Any) -> Observer:
     name : str
         ``"minmax"``, ``"moving_average"``, ``"moving_average_minmax"``, ``"per_channel_minmax"``,
         ``"moving_average_per_channel_minmax"``, ``"histogram"``, ``"percentile"``, ``"entropy"`` or
-        ``"mse"``. The last ones may have their number, as calibration methods:
+        ``"mse"``. A number may follow ``percentile`` and ``mse``, as in calibration methods:
         ``"percentile:99.9"``, ``"mse:2"``.
     **options
         The options of its class.
@@ -432,7 +432,7 @@ def observer(name: str, **options: Any) -> Observer:
     Raises
     ------
     OptionError
-        The name is unknown, or its number is given twice.
+        The name is unknown, or what follows it is no number, out of range, or given twice.
 
     Examples
     --------

@@ -70,7 +70,14 @@ pub(crate) fn of_math(py: Python<'_>, error: &MathError) -> PyErr {
         MathError::ClippingWeight { .. } => "weight",
         _ => "x",
     };
-    of_option(py, option, &error.to_string())
+    let what = error.to_string();
+    match what.split_once('`') {
+        // The option is the subject of these.
+        Some((_, found)) if matches!(option, "percentile" | "weight") => {
+            of_option(py, option, &format!("is `{found}"))
+        }
+        _ => of_option(py, option, &what),
+    }
 }
 
 /// The exception for an option with an invalid value.

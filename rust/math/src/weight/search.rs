@@ -52,7 +52,7 @@ pub(super) fn of_each<X: Element>(
     spec: &QSpec,
     method: WeightMethod,
 ) -> Vec<Params> {
-    if depth <= MAX_LANE_DEPTH && x.len() >= MIN_LANES * depth {
+    if (1..=MAX_LANE_DEPTH).contains(&depth) && x.len() >= MIN_LANES * depth {
         return vectorized(Each { x, depth, ranges, spec, method });
     }
     let groups = x.chunks(depth.max(1)).zip(ranges);

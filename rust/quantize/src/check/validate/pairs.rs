@@ -52,6 +52,7 @@ fn numbers(after: &Graph<'_>, node: usize, found: &mut Validation) {
     }
     if let Some((point, tensor)) = constant(after, node, 2)
         && tensor.dims != scale.dims
+        && [tensor, scale].iter().any(|of| of.dims.iter().any(|length| *length != 1))
     {
         let what =
             format!("zero points of shape {:?} beside scales of {:?}", tensor.dims, scale.dims);
