@@ -513,3 +513,20 @@ def test_a_scale_may_be_as_large_as_a_bias_needs() -> None:
     # Without such a bias, the same scale is wrong.
     assert coarser(made, next(w for w in found.weights if w.name == "w1"))
     assert not validate(huge, made)
+
+
+def test_a_zero_point_may_be_a_scalar_beside_a_scale_of_one_element() -> None:
+    """As `quantize_static` of onnxruntime writes those of biases."""
+    float_model = products()
+    report = quantize_rs.quantize(float_model, None, per_channel=False)
+    assert report.model is not None
+    changed = onnx.load_from_string(report.model)
+    points = {node.input[2] for node in changed.graph.node if node.op_type == "DequantizeLinear"}
+    scales = {node.input[1] for node in changed.graph.node if node.op_type == "DequantizeLinear"}
+    for tensor in changed.graph.initializer:
+        if tensor.name in points:
+            del tensor.dims[:]
+        elif tensor.name in scales:
+            tensor.dims[:] = [1]
+    found = validate(changed, float_model)
+    assert not [problem for problem in found.problems if problem.check == "scale"], found

@@ -68,6 +68,18 @@ fn least(x: &[f32], spec: &QSpec) -> Params {
     candidates.into_iter().reduce(less).unwrap()
 }
 
+#[test]
+fn groups_without_elements_have_parameters() {
+    for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
+        let layout = Layout::of(&[0], granularity).unwrap();
+        for method in [WeightMethod::Mse, WeightMethod::MinMax] {
+            let spec = QSpec::new(QType::Int8, true, granularity);
+            let found = fit(&[], &layout, &ranges(&[], &layout), &spec, method);
+            assert_eq!(found, vec![Params { scale: 1.0, zero_point: 0 }; layout.groups()]);
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(20))]
 

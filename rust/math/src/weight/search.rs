@@ -55,8 +55,11 @@ pub(super) fn of_each<X: Element>(
     if (1..=MAX_LANE_DEPTH).contains(&depth) && x.len() >= MIN_LANES * depth {
         return vectorized(Each { x, depth, ranges, spec, method });
     }
-    let groups = x.chunks(depth.max(1)).zip(ranges);
-    groups.map(|(x, range)| of(x, method.choices(*range, spec).as_slice(), spec)).collect()
+    let found = |(x, range): (&[X], &Range)| of(x, method.choices(*range, spec).as_slice(), spec);
+    if depth == 0 {
+        return ranges.iter().map(|range| found((x, range))).collect();
+    }
+    x.chunks(depth).zip(ranges).map(found).collect()
 }
 
 /// [`of`] for each of the groups that are columns of rows.

@@ -89,3 +89,46 @@ pub(super) fn return_freed_memory() {
         libc::malloc_trim(0);
     }
 }
+
+#[cfg(test)]
+#[path = "../../tests/installed/mod.rs"]
+mod installed;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use ort::session::RunOptions;
+    use quantize_rs_onnx::{DataType, ExternalDataSplit, Model};
+
+    use super::*;
+    use crate::onnxruntime::{library, shared::SharedSession};
+
+    #[test]
+    fn weights_are_the_same_as_files_and_as_values() {
+        let Some(library) = installed::library() else { return };
+        let environment = library::open(&library).unwrap();
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
+        let image = Tensor::from_f32(vec![1, 1, 8, 8], &[0.5; 64]);
+        let outputs = |most: usize| {
+            let model = Model::open(path).unwrap();
+            let ExternalDataSplit { bytes, tensors } = model.split(|_| true).unwrap();
+            let floats = tensors.iter().filter(|(_, tensor)| tensor.dtype == DataType::Float);
+            let large = floats.filter(|(_, tensor)| tensor.data.len() >= most).count();
+            let weights = Weights::divided(tensors, most).unwrap();
+            let builder = Session::builder(&environment).unwrap();
+            let session = weights.session(builder, &bytes).unwrap();
+            // Files are copied: nothing of them is left when the session runs.
+            drop((model, bytes));
+            let session = SharedSession::new(session).unwrap();
+            let given = HashMap::from([("image", values::input_value(&image).unwrap())]);
+            let found = session.run(&given, &RunOptions::new().unwrap()).unwrap();
+            (large, found[0].try_extract_tensor::<f32>().unwrap().1.to_vec())
+        };
+        let (none, wanted) = outputs(usize::MAX);
+        let (some, mixed) = outputs(4096);
+        let (all, values) = outputs(1);
+        assert!(none == 0 && some > 0 && some < all, "{none} {some} {all}");
+        assert_eq!((&mixed, &values), (&wanted, &wanted));
+    }
+}
