@@ -286,10 +286,17 @@ fn shift(
                 return None;
             }
             let mut shift = vec![0.0; *outputs];
-            for (at, error) in (0..exact.len()).map(|at| (at, error(at))) {
-                let (row, column) = (at / columns, at % columns);
-                let (input, output) = if transposed { (column, row) } else { (row, column) };
-                shift[output] += error * means[input];
+            let width = (*columns).max(1);
+            let lines = made.chunks_exact(width).zip(exact.chunks_exact(width)).enumerate();
+            for (row, (made, exact)) in lines {
+                let errors = made.iter().zip(exact).map(|(x, y)| f64::from(*x) - f64::from(*y));
+                if transposed {
+                    shift[row] =
+                        errors.zip(&means).fold(0.0, |sum, (error, mean)| sum + error * mean);
+                } else {
+                    let mean = means[row];
+                    shift.iter_mut().zip(errors).for_each(|(all, error)| *all += error * mean);
+                }
             }
             Some(shift)
         }
