@@ -11,7 +11,7 @@ use quantize_rs_onnx::{Model, Span};
 use crate::calibrate::{Control, with_rounded_weights};
 use crate::check::postconditions;
 use crate::encode::smooth_quant;
-use crate::encode::smooth_quant::Smoothed;
+use crate::encode::smooth_quant::{KnownGains, Smoothed};
 use crate::encode::{WeightCache, encode_cached};
 use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::graph::Graph;
@@ -111,9 +111,10 @@ impl Plan {
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
-        known: Option<&mut WeightCache>,
+        mut known: Option<&mut WeightCache>,
     ) -> Result<(Plan, Quantized), QuantizeError> {
-        let Resolved { model, plan, ranges, smoothed } = self.resolve(model, ranges)?;
+        let gains = known.as_deref_mut().map(|known| &mut known.gains);
+        let Resolved { model, plan, ranges, smoothed } = self.resolve(model, ranges, gains)?;
         let mut quantized = plan.write(&model, ranges.as_ref(), known)?;
         if smoothed > 0 {
             quantized.is_smoothed = true;
@@ -140,6 +141,7 @@ impl Plan {
         &self,
         model: &Model,
         ranges: Option<&Ranges>,
+        gains: Option<&mut KnownGains>,
     ) -> Result<Resolved, QuantizeError> {
         self.check_model(model)?;
         if ranges.is_none() && self.needs_calibration() {
@@ -156,7 +158,7 @@ impl Plan {
         };
         let graph = Graph::of(model)?;
         let (model, mut plan, ranges, smoothed) =
-            match smooth_quant::smoothed(&graph, self, ranges.as_deref())? {
+            match smooth_quant::smoothed(&graph, self, ranges.as_deref(), gains)? {
                 Some(Smoothed { model, plan, ranges, count }) => (model, plan, ranges, count),
                 None => (model.clone(), self.clone(), ranges.map(Cow::into_owned), 0),
             };

@@ -6,12 +6,16 @@ use bytes::Bytes;
 use quantize_rs_onnx::Tensor;
 
 use super::EncodedTensor;
+use super::smooth_quant::KnownGains;
 use crate::plan::ValuePlan;
 
-/// Encoded weights of one model, to be reused by several results that differ in the ranges of
-/// activations.
+/// Encoded weights of one model, and what smoothing gains for its values, to be reused by several
+/// results that differ in the ranges of activations.
 #[derive(Default)]
-pub(crate) struct WeightCache(HashMap<String, Weight>);
+pub(crate) struct WeightCache {
+    weights: HashMap<String, Weight>,
+    pub(crate) gains: KnownGains,
+}
 
 struct Weight {
     /// The source bytes. Holding them prevents their address from being reused.
@@ -30,7 +34,7 @@ impl WeightCache {
         how: &ValuePlan,
         floors: &[f32],
     ) -> Option<EncodedTensor> {
-        let found = self.0.get(name)?;
+        let found = self.weights.get(name)?;
         let same = |a: &[u8], b: &[u8]| a.as_ptr() == b.as_ptr() && a.len() == b.len();
         let scales = found.encoded.scale.to_f32()?;
         let highest = floors.iter().copied().fold(0.0, f32::max);
@@ -53,7 +57,7 @@ impl WeightCache {
         encoded: &EncodedTensor,
     ) {
         let weight = Weight { floats, how: how.clone(), encoded: encoded.clone() };
-        self.0.insert(name.to_owned(), weight);
+        self.weights.insert(name.to_owned(), weight);
     }
 }
 
@@ -100,7 +104,7 @@ mod tests {
         let (value, how) = plan.quantized().next().unwrap();
         let name = &value.name;
         let floats = model.tensor(graph.constant(graph.value(name).unwrap()).unwrap()).unwrap();
-        let scale = known.0[name].encoded.scale.to_f32().unwrap()[0];
+        let scale = known.weights[name].encoded.scale.to_f32().unwrap()[0];
         assert!(known.find(name, &floats, how, &[]).is_some());
         assert!(known.find(name, &floats, how, &[scale]).is_some());
         assert!(known.find(name, &floats, how, &[scale.next_up()]).is_none());

@@ -264,7 +264,7 @@ pub fn sensitivity(
             }
             _ => None,
         };
-        let resolved = plan.resolve(model, ranges.or(observed.as_ref()))?;
+        let resolved = plan.resolve(model, ranges.or(observed.as_ref()), None)?;
         // A smoothed model has other values.
         let shown = shown.filter(|_| resolved.plan.model == plan.model);
         let ranges = resolved.ranges.as_ref();

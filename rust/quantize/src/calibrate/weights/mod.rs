@@ -132,7 +132,7 @@ pub(crate) fn round(
     (again, mut state, cores): (Option<Again<'_>>, StateFile, usize),
     control: &mut Control<'_>,
 ) -> Result<(), QuantizeError> {
-    let resolved = plan.resolve(model, Some(ranges))?;
+    let resolved = plan.resolve(model, Some(ranges), None)?;
     let (before, after) = (Graph::of(model)?, Graph::of(&resolved.model)?);
     let constants: HashMap<&str, _> = resolved
         .plan

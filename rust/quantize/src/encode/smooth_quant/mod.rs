@@ -11,6 +11,7 @@
 // Step sizes and magnitudes do not need full precision.
 #![allow(clippy::cast_possible_truncation)]
 
+mod gain;
 mod weight;
 
 use std::collections::BTreeMap;
@@ -25,17 +26,12 @@ use crate::options::target::Placement;
 use crate::plan::{Decision, IntegerNode, Source};
 use crate::ranges::ObservedRange;
 use crate::{Format, Plan, QuantizeError, Ranges};
+pub(crate) use gain::KnownGains;
+use gain::{Gain, Noise, SmoothingCase};
 use weight::Weight;
 
 /// The exponents that are tried.
 const ALPHAS: [f64; 5] = [0.35, 0.45, 0.55, 0.65, 0.75];
-
-/// The fraction of the expected error that smoothing must remove to justify an additional node:
-/// three decibels.
-const MIN_ERROR_REDUCTION: f64 = 0.5;
-
-/// The variance of a uniform distribution of width 1.
-const UNIFORM: f64 = 1.0 / 12.0;
 
 /// The assumed ratio of the largest magnitude of a channel to its standard deviation.
 const PEAK_IN_SIGMAS: f64 = 4.0;
@@ -65,10 +61,13 @@ struct Product {
 ///
 /// Without ranges, the values are those that are quantized at run time: the factors of a
 /// normalization say how large its channels become.
+///
+/// What smoothing gains for a value is found in `known`, if it is given, and kept there.
 pub(crate) fn smoothed(
     graph: &Graph<'_>,
     plan: &Plan,
     ranges: Option<&Ranges>,
+    mut known: Option<&mut KnownGains>,
 ) -> Result<Option<Smoothed>, QuantizeError> {
     let config = &plan.config;
     if !config.smooth {
@@ -96,14 +95,27 @@ pub(crate) fn smoothed(
             Some(ranges) => Channels::observed(graph, plan, ranges, value),
             None => Channels::expected(graph, value),
         };
-        let candidate = channels.and_then(|it| SmoothingCandidate::of(graph, plan, nodes, it));
-        let Some(candidate) = candidate else { continue };
+        let Some(Channels { peaks, range, spec }) = channels else { continue };
+        let step = f64::from(params(range, &spec).scale);
+        let case = SmoothingCase::of(plan, &nodes, peaks, spec);
+        let gain = known.as_ref().and_then(|known| known.find(value, &case));
+        if gain.is_some_and(|gain| gain.worthwhile(step).is_none()) {
+            continue;
+        }
+        let gain = gain.cloned();
+        let Some(candidate) = SmoothingCandidate::of(graph, plan, nodes, case) else { continue };
         if !may_add_nodes && candidate.normalization(graph, value).is_none() {
             continue;
         }
-        let Some((factors, reach)) = candidate.best() else { continue };
+        let gain = gain.or_else(|| candidate.gain());
+        let found = gain.as_ref().and_then(|gain| gain.worthwhile(step));
+        let found = found.map(|(factors, reach)| (factors.to_vec(), reach));
+        if let (Some(known), Some(gain)) = (&mut known, gain) {
+            known.learn(value, &candidate.case, gain);
+        }
+        let Some((factors, reach)) = found else { continue };
         let inverse: Vec<f32> = factors.iter().map(|factor| 1.0 / factor).collect();
-        let smooth = smoothing.divide(value, &factors, &inverse, &candidate);
+        let smooth = smoothing.divide(value, &factors, &inverse, candidate);
         if let Some(ranges) = &mut ranges {
             let statistics = std::sync::Arc::make_mut(&mut ranges.statistics);
             if let Some(seen) = statistics.get(graph.values[value].name).cloned() {
@@ -215,7 +227,7 @@ impl Channels {
 
 /// A value that may be smoothed, and its consumers.
 struct SmoothingCandidate {
-    channels: Channels,
+    case: SmoothingCase,
     weights: Vec<Weight>,
 }
 
@@ -224,39 +236,36 @@ impl SmoothingCandidate {
         graph: &Graph<'_>,
         plan: &Plan,
         products: Vec<Product>,
-        channels: Channels,
+        case: SmoothingCase,
     ) -> Option<SmoothingCandidate> {
         let weights: Option<Vec<Weight>> = products
             .into_iter()
             .map(|product| Weight::of(graph, plan, product.node, product.weight))
             .collect();
-        let (weights, peaks) = (weights?, &channels.peaks);
+        let (weights, peaks) = (weights?, &case.peaks);
         let fits = weights.iter().all(|weight| weight.shape[weight.summed] == peaks.len());
         (fits && peaks.iter().all(|peak| peak.is_finite()))
-            .then_some(SmoothingCandidate { channels, weights })
+            .then_some(SmoothingCandidate { case, weights })
     }
 
-    /// The channel factors with the least expected error, and the largest magnitude of the divided
-    /// value; `None` if smoothing improves too little.
-    fn best(&self) -> Option<(Vec<f32>, f32)> {
-        let Channels { peaks, range, spec } = &self.channels;
-        let none = vec![1.0; peaks.len()];
-        let without = self.error(&none, f64::from(params(*range, spec).scale));
+    /// The noise without factors, and the channel factors with the least expected error.
+    fn gain(&self) -> Option<Gain> {
+        let SmoothingCase { peaks, spec, .. } = &self.case;
         let rows = self.rows();
         let tried = ALPHAS.iter().map(|alpha| {
             let factors = self.factors(&rows, *alpha);
             let peaks = peaks.iter().zip(&factors);
             let reach = peaks.map(|(peak, by)| peak / f64::from(*by)).fold(0.0, f64::max) as f32;
             let step = params(Range { min: -reach, max: reach }, spec).scale;
-            (self.error(&factors, f64::from(step)), factors, reach)
+            (self.noise(&factors).of_step(f64::from(step)), factors, reach)
         });
         let (error, factors, reach) = tried.min_by(|a, b| a.0.total_cmp(&b.0))?;
-        (error < without * MIN_ERROR_REDUCTION && reach > 0.0).then_some((factors, reach))
+        Some(Gain { without: self.noise(&vec![1.0; peaks.len()]), error, factors, reach })
     }
 
     /// The largest magnitude of each row over all weights.
     fn rows(&self) -> Vec<f64> {
-        let mut rows = vec![0.0_f64; self.channels.peaks.len()];
+        let mut rows = vec![0.0_f64; self.case.peaks.len()];
         for weight in &self.weights {
             for (row, found) in
                 rows.iter_mut().zip(weight.of_rows(0.0_f32, |max, x| max.max(x.abs())))
@@ -274,7 +283,7 @@ impl SmoothingCandidate {
             let used = *peak > 0.0 && *row > 0.0;
             if used { alpha * peak.ln() - (1.0 - alpha) * row.ln() } else { f64::NAN }
         };
-        let logs: Vec<f64> = self.channels.peaks.iter().zip(rows).map(factor).collect();
+        let logs: Vec<f64> = self.case.peaks.iter().zip(rows).map(factor).collect();
         let (sum, count) = logs
             .iter()
             .filter(|log| log.is_finite())
@@ -284,10 +293,10 @@ impl SmoothingCandidate {
         logs.iter().map(one).collect()
     }
 
-    /// The expected squared error of all products if the value has the step size `step`.
-    fn error(&self, factors: &[f32], step: f64) -> f64 {
+    /// The expected noise of all products if the channels are divided by `factors`.
+    fn noise(&self, factors: &[f32]) -> Noise {
         let power =
-            |channel: usize| (self.channels.peaks[channel] / f64::from(factors[channel])).powi(2);
+            |channel: usize| (self.case.peaks[channel] / f64::from(factors[channel])).powi(2);
         let inputs: f64 =
             (0..factors.len()).map(power).sum::<f64>() / (PEAK_IN_SIGMAS * PEAK_IN_SIGMAS);
         let of = |weight: &Weight| {
@@ -302,9 +311,9 @@ impl SmoothingCandidate {
                 let range = Range { min: -absmax, max: absmax };
                 f64::from(params(range, &weight.spec).scale).powi(2)
             });
-            UNIFORM * (step * step * energy + inputs * steps.sum::<f64>())
+            (energy, steps.sum())
         };
-        self.weights.iter().map(of).sum()
+        Noise { inputs, weights: self.weights.iter().map(of).collect() }
     }
 
     /// The scale and the bias of the normalization that produces a value, if dividing them affects
@@ -332,9 +341,8 @@ impl SmoothingCandidate {
                 && !value.used_in_subgraph
                 && !value.is_output;
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
-            let fits = own
-                && tensor.dtype == DataType::Float
-                && tensor.shape == [self.channels.peaks.len()];
+            let fits =
+                own && tensor.dtype == DataType::Float && tensor.shape == [self.case.peaks.len()];
             Some((value.name.to_owned(), tensor.to_f32().filter(|_| fits)?))
         };
         inputs.map(constant).collect()
@@ -371,20 +379,23 @@ impl Smoothing<'_, '_> {
         value: ValueId,
         factors: &[f32],
         inverse: &[f32],
-        candidate: &SmoothingCandidate,
+        candidate: SmoothingCandidate,
     ) -> String {
-        for weight in &candidate.weights {
-            let tensor = TensorProto::new(&weight.name, &weight.scaled(factors));
-            if let Some((cast, stored)) = &weight.cast {
-                self.edits.push(Edit::RemoveNode(*cast));
-                self.edits.push(Edit::RemoveInitializer(stored.clone()));
+        let constants = candidate.normalization(self.graph, value);
+        let nodes: Vec<usize> = candidate.weights.iter().map(|weight| weight.node).collect();
+        for mut weight in candidate.weights {
+            let (name, cast) = (std::mem::take(&mut weight.name), weight.cast.take());
+            let tensor = TensorProto::new(&name, &weight.scaled(factors));
+            if let Some((cast, stored)) = cast {
+                self.edits.push(Edit::RemoveNode(cast));
+                self.edits.push(Edit::RemoveInitializer(stored));
                 self.edits.push(Edit::AddInitializer(tensor));
             } else {
                 self.edits.push(Edit::ReplaceInitializer(tensor));
             }
         }
         let name = self.graph.values[value].name;
-        if let Some(constants) = candidate.normalization(self.graph, value) {
+        if let Some(constants) = constants {
             for (constant, values) in constants {
                 let scaled: Vec<f32> = values.iter().zip(inverse).map(|(x, by)| x * by).collect();
                 let tensor = Tensor::from_f32(vec![scaled.len()], &scaled);
@@ -399,8 +410,8 @@ impl Smoothing<'_, '_> {
         let inputs = vec![name.to_owned(), by];
         let node = NodeProto::new(String::new(), "Mul", inputs, vec![smooth.clone()], vec![]);
         self.edits.push(Edit::AddNode(node));
-        for weight in &candidate.weights {
-            let (node, value) = (weight.node, smooth.clone());
+        for node in nodes {
+            let value = smooth.clone();
             self.edits.push(Edit::SetInput { node, input: 0, value });
         }
         smooth

@@ -102,14 +102,17 @@ impl Weight {
         columns
     }
 
-    pub(super) fn scaled(&self, factors: &[f32]) -> Tensor {
-        let lines = self.values.chunks_exact(self.shape[1].max(1));
-        let values: Vec<f32> = if self.summed == 1 {
-            lines.flat_map(|line| line.iter().zip(factors).map(|(x, by)| x * by)).collect()
+    /// The matrix with its rows multiplied by factors.
+    pub(super) fn scaled(mut self, factors: &[f32]) -> Tensor {
+        let lines = self.values.chunks_exact_mut(self.shape[1].max(1));
+        if self.summed == 1 {
+            let times =
+                |line: &mut [f32]| line.iter_mut().zip(factors).for_each(|(x, by)| *x *= by);
+            lines.for_each(times);
         } else {
-            lines.zip(factors).flat_map(|(line, by)| line.iter().map(move |x| x * by)).collect()
-        };
-        Tensor::from_f32(self.shape.to_vec(), &values)
+            lines.zip(factors).for_each(|(line, by)| line.iter_mut().for_each(|x| *x *= by));
+        }
+        Tensor::from_f32_vec(self.shape.to_vec(), self.values)
     }
 }
 
