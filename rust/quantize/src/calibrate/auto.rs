@@ -67,10 +67,8 @@ pub(super) fn choose(
         return Ok(for_all(all.using_for(&method, &inputs, &of_convolutions)?, &why));
     }
     // A method that clips most samples is hardly ever the best, and takes as long to evaluate.
-    let extent = ComparisonScope {
-        heavy_clipping: false,
-        single: collected.samples >= MIN_SAMPLES_FOR_SINGLE_VALUES,
-    };
+    let extent =
+        ComparisonScope { all: false, single: collected.samples >= MIN_SAMPLES_FOR_SINGLE_VALUES };
     let comparison = compare(model, plan, engine, collected, control, extent)?;
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();

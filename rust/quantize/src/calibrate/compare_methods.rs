@@ -1,6 +1,6 @@
 //! Compares all range methods after one pass over the samples.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fmt;
 use std::rc::Rc;
 
@@ -69,8 +69,8 @@ struct Trial {
 /// What is compared.
 #[derive(Clone, Copy)]
 pub(super) struct ComparisonScope {
-    /// Also methods that clip most samples.
-    pub(super) heavy_clipping: bool,
+    /// Every method, also those that clip most samples and those that turn out not to be the best.
+    pub(super) all: bool,
     /// Also another method for single inputs of `MatMul` and Gemm.
     pub(super) single: bool,
 }
@@ -98,18 +98,23 @@ pub(super) fn compare(
         progress: Progress::of(collected.samples, Some(total)),
         known: WeightCache::default(),
     };
-    let mut scores: Vec<Option<Rc<Score>>> = Vec::new();
-    for trial in &trials {
-        scores.push(scored(trial, &scores, &mut evaluator, &collected)?);
-    }
     let clips: Vec<Clipping> = trials.iter().map(|trial| trial.clips).collect();
-    let whole = best(&clips, &scores);
+    let twins: Vec<Option<usize>> = trials.iter().map(|trial| trial.same_as).collect();
+    let (whole, mut scores) = best(&clips, &twins, |at, rival| {
+        let rival = rival.filter(|_| !extent.all);
+        let score = evaluator.score(&trials[at].learnt, &collected.reference, rival)?;
+        Ok(score.map(Rc::new))
+    })?;
     // A choice that is based on all samples could not be evaluated.
     let tried = extent.single && kept > LAYER_SAMPLES || scores[whole].is_none();
     let (auto, best_for) = best_layers(&mut evaluator, &trials, whole, tried)?;
     let runs = if auto.same_as.is_none() { kept } else { 0 };
     evaluator.progress.total = Some(evaluator.progress.done + runs);
-    let score = scored(&auto, &scores, &mut evaluator, &collected)?;
+    let rival = scores[whole].as_deref().filter(|_| !extent.all);
+    let score = match auto.same_as {
+        Some(twin) => scores[twin].clone(),
+        None => evaluator.score(&auto.learnt, &collected.reference, rival)?.map(Rc::new),
+    };
     let best =
         if is_taken(score.as_deref(), scores[whole].as_deref()) { trials.len() } else { whole };
     scores.push(score);
@@ -135,44 +140,52 @@ pub(super) fn compare(
     })
 }
 
-/// The score of a trial; trials with the same ranges share it.
-fn scored(
-    trial: &Trial,
-    before: &[Option<Rc<Score>>],
-    evaluator: &mut Evaluator<'_, '_>,
-    collected: &Collected,
-) -> Result<Option<Rc<Score>>, QuantizeError> {
-    match trial.same_as {
-        Some(twin) => Ok(before[twin].clone()),
-        None => Ok(evaluator.score(&trial.learnt, &collected.reference)?.map(Rc::new)),
-    }
-}
+/// The scores of all methods; those with the same ranges share one. A method that was found not to
+/// be the best before all samples were run has none.
+type Scores = Vec<Option<Rc<Score>>>;
 
-/// The method to take for all values. The full range cannot be far wrong on other samples, and
-/// neither can the last of all methods, which also minimizes the error of values that were not
-/// seen. Of these two the more accurate one is taken, and any other method only if it is
-/// significantly better.
+/// The method to take for all values, with the scores. The full range cannot be far wrong on other
+/// samples, and neither can the last of all methods, which also minimizes the error of values that
+/// were not seen. Of these two the more accurate one is taken, and any other method only if it is
+/// significantly better: these are scored with the best one so far as their rival.
 ///
 /// Without an output to evaluate, the full range is taken.
-fn best(clips: &[Clipping], scores: &[Option<Rc<Score>>]) -> usize {
+fn best(
+    clips: &[Clipping],
+    twins: &[Option<usize>],
+    mut score: impl FnMut(usize, Option<&Score>) -> Result<Option<Rc<Score>>, QuantizeError>,
+) -> Result<(usize, Scores), QuantizeError> {
     let last = clips.len() - 1;
-    let both = |at: usize, best: usize| scores[at].as_ref().zip(scores[best].as_ref());
     let full = clips.iter().position(|clips| *clips == Clipping::Nothing).unwrap_or(last);
-    // One sample does not show the values of others.
-    let last_is_better = both(last, full)
-        .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
-    let better = |best: usize, at: usize| {
-        let significant =
-            both(at, best).is_some_and(|(this, than)| this.is_significantly_better(than));
-        if significant { at } else { best }
+    let own = |at: usize| twins[at].unwrap_or(at);
+    let mut scores: BTreeMap<usize, Option<Rc<Score>>> = BTreeMap::new();
+    for at in BTreeSet::from([own(full), own(last)]) {
+        scores.insert(at, score(at, None)?);
+    }
+    let both = |scores: &BTreeMap<usize, Option<Rc<Score>>>, at: usize, best: usize| {
+        scores[&own(at)].clone().zip(scores[&own(best)].clone())
     };
-    (0..clips.len()).fold(if last_is_better { last } else { full }, better)
+    // One sample does not show the values of others.
+    let last_is_better = both(&scores, last, full)
+        .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
+    let mut best = if last_is_better { last } else { full };
+    for at in 0..clips.len() {
+        if !scores.contains_key(&own(at)) {
+            let rival = scores[&own(best)].clone();
+            scores.insert(own(at), score(own(at), rival.as_deref())?);
+        }
+        let better = both(&scores, at, best);
+        if better.is_some_and(|(this, than)| this.is_significantly_better(&than)) {
+            best = at;
+        }
+    }
+    Ok((best, (0..clips.len()).map(|at| scores[&own(at)].clone()).collect()))
 }
 
 /// Whether a choice for each value replaces the method for all: if it is significantly better, or
 /// if there is no output to evaluate and the best layers decide.
 fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
-    choice.zip(whole).is_none_or(|(choice, whole)| choice.chooses_significantly_better(whole))
+    whole.is_none_or(|whole| choice.is_some_and(|it| it.chooses_significantly_better(whole)))
 }
 
 /// Every method with its ranges.
@@ -184,7 +197,7 @@ fn trials(
 ) -> Result<Vec<Trial>, QuantizeError> {
     let (learnt, all) = collected.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
-    let asked = |clips| extent.heavy_clipping || clips != Clipping::MostSamples;
+    let asked = |clips| extent.all || clips != Clipping::MostSamples;
     for finder in range::ALL.iter().filter(|finder| asked(finder.clipping())) {
         control.go_on(Progress::of(collected.samples, None))?;
         let method: Method = finder.name().parse()?;
@@ -351,9 +364,15 @@ mod tests {
         Score::with_errors(errors)
     }
 
+    /// The method that is taken, given the score of each.
+    fn best_of(scores: [Option<Score>; 3]) -> usize {
+        let scores = scores.map(|score| score.map(Rc::new));
+        best(&CLIPS, &[None; 3], |at, _| Ok(scores[at].clone())).unwrap().0
+    }
+
     /// The method that is taken, given the errors of each on eight samples.
     fn taken(errors: [[f32; 8]; 3]) -> usize {
-        best(&CLIPS, &errors.map(|errors| Some(Rc::new(score(&errors)))))
+        best_of(errors.map(|errors| Some(score(&errors))))
     }
 
     #[test]
@@ -385,13 +404,37 @@ mod tests {
 
     #[test]
     fn one_sample_clips_nothing() {
-        let of = |error| Some(Rc::new(score(&[error])));
-        assert_eq!(best(&CLIPS, &[0.1, 0.05, 0.01].map(of)), 0);
+        assert_eq!(best_of([0.1, 0.05, 0.01].map(|error| Some(score(&[error])))), 0);
     }
 
     #[test]
     fn without_outputs_the_best_layers_decide() {
-        assert_eq!(best(&CLIPS, &[None, None, None]), 0);
+        assert_eq!(best_of([None, None, None]), 0);
         assert!(is_taken(None, None));
+    }
+
+    #[test]
+    fn methods_are_scored_once_and_compared_with_the_best_so_far() {
+        let errors = [0.125, 0.05, 0.1, 0.06];
+        let mut asked = Vec::new();
+        let clips = [Clipping::Nothing, Clipping::Rare, Clipping::Rare, Clipping::Rare];
+        let twins = [None, None, Some(1), None];
+        let found = best(&clips, &twins, |at, rival| {
+            asked.push((at, rival.map(Score::decibels)));
+            Ok((at != 1).then(|| Rc::new(score(&[errors[at]; 8]))))
+        });
+        let (best, scores) = found.unwrap();
+        let of_last = score(&[0.06; 8]).decibels();
+        assert_eq!(asked, [(0, None), (3, None), (1, Some(of_last))]);
+        assert_eq!(best, 3);
+        assert_eq!(
+            scores.iter().map(Option::is_some).collect::<Vec<_>>(),
+            [true, false, false, true]
+        );
+    }
+
+    #[test]
+    fn a_choice_without_a_score_is_not_taken() {
+        assert!(!is_taken(None, Some(&score(&[0.1; 8]))));
     }
 }

@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::probe_matmuls::{MatMulProbes, ProbedMatMul, products};
 use super::run::{Control, Progress, ValueObserver, observe};
-use super::score::Score;
+use super::score::{Score, Scored};
 use crate::encode::WeightCache;
 use crate::graph::uses::FLOATS;
 use crate::graph::{Graph, ValueId};
@@ -61,21 +61,40 @@ pub(super) fn record(all: &mut Vec<f32>, values: &[f32]) {
 
 impl Evaluator<'_, '_> {
     /// The score of the model quantized with `ranges` against the float outputs in `reference`;
-    /// `None` for a model without float outputs.
+    /// `None` for a model without float outputs, and for one that is not ahead of `rival` after
+    /// half of the samples.
     pub(super) fn score(
         &mut self,
         ranges: &Ranges,
         reference: &RecordedOutputs,
+        rival: Option<&Score>,
     ) -> Result<Option<Score>, QuantizeError> {
         let quantized = self.plan.apply_cached(self.model, Some(ranges), Some(&mut self.known))?;
-        let outputs = float_outputs(self.model);
-        let shown = self.shown(quantized.model(), &outputs, usize::MAX, self.control.threads)?;
+        let (model, outputs) = (quantized.model(), float_outputs(self.model));
+        let (kept, threads) = (self.kept, self.control.threads);
+        let Some(rival) = rival else {
+            let shown = self.shown(model, &outputs, kept, threads)?;
+            return Ok(self.score_of(reference, &shown));
+        };
+        let (first, rest) = kept.split_at(kept.len().div_ceil(2));
+        let mut shown = self.shown(model, &outputs, first, threads)?;
+        let score = self.score_of(reference, &shown);
+        if rest.is_empty() || !score.is_some_and(|it| it.is_ahead_of(rival)) {
+            self.progress.total = self.progress.total.map(|total| total - rest.len());
+            return Ok(None);
+        }
+        shown.extend(self.shown(model, &outputs, rest, threads)?);
+        Ok(self.score_of(reference, &shown))
+    }
+
+    /// The score of what samples showed.
+    fn score_of(&self, reference: &RecordedOutputs, shown: &RecordedOutputs) -> Option<Score> {
         // The key is the content, so that the order does not depend on threads.
         let chose: BTreeSet<u64> = self.kept.iter().take(LAYER_SAMPLES).map(Sample::key).collect();
-        let samples = reference.iter().filter_map(|(key, wanted)| {
-            Some((&wanted[..], &shown.get(key)?[..], chose.contains(key)))
-        });
-        Ok(Score::of(samples))
+        Score::of(reference.iter().filter_map(|(&key, wanted)| {
+            let sample = Scored { key, chose: chose.contains(&key) };
+            Some((sample, &wanted[..], &shown.get(&key)?[..]))
+        }))
     }
 
     /// For each of these values, and for each of its candidate ranges: the error of the `MatMul`
@@ -101,7 +120,8 @@ impl Evaluator<'_, '_> {
         let mut model = self.model.clone();
         model.apply(edits)?;
         // One sample at a time: the copies of the layers take more memory than calibration does.
-        let shown = self.shown(&model, &observed, LAYER_SAMPLES, 1)?;
+        let few = &self.kept[..self.kept.len().min(LAYER_SAMPLES)];
+        let shown = self.shown(&model, &observed, few, 1)?;
         let mut errors: BTreeMap<String, Vec<LayerError>> = BTreeMap::new();
         for ProbedMatMul { value, noises } in probed {
             let found = errors.entry(value).or_insert_with(|| vec![Vec::new(); noises.len()]);
@@ -115,15 +135,15 @@ impl Evaluator<'_, '_> {
         Ok(errors)
     }
 
-    /// What the first `most` samples show, run on `threads` threads; by the content of the sample.
+    /// What samples show, run on `threads` threads; by the content of the sample.
     fn shown(
         &mut self,
         model: &Model,
         observed: &[String],
-        most: usize,
+        samples: &[Sample],
         threads: usize,
     ) -> Result<RecordedOutputs, CalibrationError> {
-        let mut samples = SampleQueue(self.kept.iter().take(most).cloned().collect());
+        let mut samples = SampleQueue(samples.iter().cloned().collect());
         let count = samples.0.len();
         let control = &mut *self.control;
         let Progress { done: before, total, .. } = self.progress;

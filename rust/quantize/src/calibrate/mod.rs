@@ -193,7 +193,7 @@ pub fn compare_methods(
         let observed = collect::observed_values(model, plan);
         let collected =
             collect::collect(model, observed, engine, samples, &mut control, true, None)?;
-        let all = compare_methods::ComparisonScope { heavy_clipping: true, single: true };
+        let all = compare_methods::ComparisonScope { all: true, single: true };
         compare_methods::compare(model, plan, engine, collected, &mut control, all)
     })
 }

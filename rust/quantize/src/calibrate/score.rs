@@ -5,8 +5,16 @@ pub(super) struct Score {
     /// For each output and each sample: the sum of squares of the float model's values, and the sum
     /// of squares of the differences.
     outputs: Vec<Vec<Energy>>,
-    /// For each sample: whether the choice of a method for each value was based on it.
-    chose: Vec<bool>,
+    /// The samples, in the same order.
+    samples: Vec<Scored>,
+}
+
+/// A sample of a score.
+#[derive(Clone, Copy)]
+pub(super) struct Scored {
+    pub(super) key: u64,
+    /// Whether the choice of a method for each value was based on it.
+    pub(super) chose: bool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -19,34 +27,37 @@ struct Energy {
 const NOISELESS: f64 = 1e-15;
 
 impl Score {
-    /// The score of float outputs and quantized outputs, sample by sample and output by output,
-    /// with a flag that says whether the choice of a method for each value was based on the sample.
+    /// The score of float outputs and quantized outputs, sample by sample and output by output.
     /// Returns `None` if there is nothing to compare.
     pub(super) fn of<'s>(
-        samples: impl Iterator<Item = (&'s [Vec<f32>], &'s [Vec<f32>], bool)>,
+        shown: impl Iterator<Item = (Scored, &'s [Vec<f32>], &'s [Vec<f32>])>,
     ) -> Option<Score> {
         let mut outputs: Vec<Vec<Energy>> = Vec::new();
-        let mut chose = Vec::new();
-        for (wanted, got, by_it) in samples {
-            chose.push(by_it);
+        let mut samples = Vec::new();
+        for (sample, wanted, got) in shown {
+            samples.push(sample);
             outputs.resize_with(wanted.len(), Vec::new);
             for (output, (wanted, got)) in outputs.iter_mut().zip(wanted.iter().zip(got)) {
                 output.push(Energy::of(wanted, got));
             }
         }
         outputs.retain(|output| Energy::sum(output).signal > 0.0);
-        (!outputs.is_empty()).then_some(Score { outputs, chose })
+        (!outputs.is_empty()).then_some(Score { outputs, samples })
+    }
+
+    /// The score on some of the samples.
+    fn on(&self, is_wanted: impl Fn(&Scored) -> bool) -> Score {
+        let wanted = |output: &Vec<Energy>| {
+            let samples = output.iter().zip(&self.samples).filter(|(_, it)| is_wanted(it));
+            samples.map(|(energy, _)| *energy).collect()
+        };
+        let samples = self.samples.iter().filter(|it| is_wanted(it)).copied().collect();
+        Score { outputs: self.outputs.iter().map(wanted).collect(), samples }
     }
 
     /// The score on the samples on which no choice for a value was based.
     fn of_others(&self) -> Score {
-        let others = |output: &Vec<Energy>| {
-            let samples = output.iter().zip(&self.chose).filter(|(_, chose)| !**chose);
-            samples.map(|(energy, _)| *energy).collect()
-        };
-        let outputs: Vec<Vec<Energy>> = self.outputs.iter().map(others).collect();
-        let chose = vec![false; outputs.first().map_or(0, Vec::len)];
-        Score { outputs, chose }
+        self.on(|sample| !sample.chose)
     }
 
     /// The number of samples.
@@ -71,12 +82,33 @@ impl Score {
             && differing.all(|(this, other)| is_significant(this, other))
     }
 
+    /// Whether this, a score on some of the samples of `other`, is better there on average, in
+    /// every output in which they differ. Only then is it likely to be significantly better on all.
+    pub(super) fn is_ahead_of(&self, other: &Score) -> bool {
+        let keys: Vec<u64> = self.samples.iter().map(|sample| sample.key).collect();
+        let same = other.on(|sample| keys.contains(&sample.key));
+        let pairs = self.outputs.iter().zip(&same.outputs);
+        pairs.filter(|(this, same)| differ(this, same)).all(|(this, same)| {
+            let (these, others) = (Energy::sum(this), Energy::sum(same));
+            if these.noise.is_infinite() || others.noise.is_infinite() {
+                return these.noise.is_finite();
+            }
+            mean(&gains(this, same)) > 0.0
+        })
+    }
+
     /// As [`Score::is_significantly_better`], and also on the samples on which no choice for a
     /// value was based. On the other samples, such a choice looks better than it is.
     pub(super) fn chooses_significantly_better(&self, other: &Score) -> bool {
         self.is_significantly_better(other)
             && self.of_others().is_significantly_better(&other.of_others())
     }
+}
+
+/// The gain on each sample with a signal, in decibels.
+fn gains(this: &[Energy], other: &[Energy]) -> Vec<f64> {
+    let with_signal = this.iter().zip(other).filter(|(this, _)| this.signal > 0.0);
+    with_signal.map(|(this, other)| this.gain_over(*other)).collect()
 }
 
 /// Whether any sample distinguishes them.
@@ -95,17 +127,15 @@ fn is_significant(this: &[Energy], other: &[Energy]) -> bool {
     if these.noise.is_infinite() || others.noise.is_infinite() {
         return these.noise.is_finite();
     }
-    let gain = |this: Energy, other: Energy| this.decibels() - other.decibels();
     let pairs = || this.iter().zip(other);
-    let with_signal = pairs().filter(|(this, _)| this.signal > 0.0);
-    let alone: Vec<f64> = with_signal.map(|(this, other)| gain(*this, *other)).collect();
+    let alone = gains(this, other);
     let without: Vec<f64> =
-        pairs().map(|(this, other)| gain(these.less(*this), others.less(*other))).collect();
+        pairs().map(|(this, other)| these.less(*this).gain_over(others.less(*other))).collect();
     let better = alone.iter().filter(|gain| **gain > 0.0).count();
     // This is false for fewer than two samples, whose error is NaN.
     better * 2 > alone.len()
         && mean(&alone) > error_of_mean(&alone)
-        && gain(these, others) > jackknife_error(&without) / 2.0
+        && these.gain_over(others) > jackknife_error(&without) / 2.0
 }
 
 #[allow(clippy::cast_precision_loss)] // as many as there are samples
@@ -160,6 +190,11 @@ impl Energy {
         Energy { signal: (self.signal - part.signal).max(f64::MIN_POSITIVE), noise }
     }
 
+    /// How much less noise there is, in decibels.
+    fn gain_over(self, other: Energy) -> f64 {
+        self.decibels() - other.decibels()
+    }
+
     fn decibels(self) -> f64 {
         10.0 * (self.signal / self.noise.max(self.signal * NOISELESS)).log10()
     }
@@ -171,7 +206,8 @@ impl Score {
     pub(super) fn with_errors(errors: &[f32]) -> Score {
         let wanted = [vec![1.0_f32; 4]];
         let got: Vec<[Vec<f32>; 1]> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
-        Score::of(got.iter().map(|got| (&wanted[..], &got[..], false))).unwrap()
+        let scored = |key| Scored { key, chose: false };
+        Score::of((0..).map(scored).zip(&got).map(|(it, got)| (it, &wanted[..], &got[..]))).unwrap()
     }
 }
 
@@ -199,7 +235,8 @@ mod tests {
         );
         // Elements that are not finite in the float model do not count.
         let (wanted, got) = ([vec![f32::NEG_INFINITY, 1.0]], [vec![0.0, 1.5]]);
-        let masked = Score::of(std::iter::once((&wanted[..], &got[..], false))).unwrap();
+        let sample = Scored { key: 0, chose: false };
+        let masked = Score::of(std::iter::once((sample, &wanted[..], &got[..]))).unwrap();
         assert!((masked.decibels() - 10.0 * 4_f64.log10()).abs() < 1e-9);
     }
 
@@ -262,7 +299,8 @@ mod tests {
         let of = |error: f32| {
             let wanted = [vec![1.0_f32; 4], vec![2.0], vec![3.0]];
             let got = [vec![1.0 + error; 4], vec![2.0], vec![3.5]];
-            Score::of((0..6).map(|_| (&wanted[..], &got[..], false))).unwrap()
+            let scored = |key| Scored { key, chose: false };
+            Score::of((0..6).map(|key| (scored(key), &wanted[..], &got[..]))).unwrap()
         };
         assert!(of(0.1).is_significantly_better(&of(0.2)));
         assert!(!of(0.1).is_significantly_better(&of(0.1)));
@@ -270,11 +308,12 @@ mod tests {
 
     #[test]
     fn a_choice_must_also_be_better_on_other_samples() {
-        let of = |errors: &[f32], chose: usize| {
+        let of = |errors: &[f32], chose: u64| {
             let wanted = [vec![1.0_f32; 4]];
             let got: Vec<_> = errors.iter().map(|error| [vec![1.0 + error; 4]]).collect();
-            let pairs = got.iter().enumerate();
-            Score::of(pairs.map(|(at, got)| (&wanted[..], &got[..], at < chose))).unwrap()
+            let scored = |key| Scored { key, chose: key < chose };
+            let samples = (0..).map(scored).zip(&got);
+            Score::of(samples.map(|(it, got)| (it, &wanted[..], &got[..]))).unwrap()
         };
         let even = [0.125; 24];
         let other = |at: u8| if at.is_multiple_of(2) { 0.135 } else { 0.115 };
@@ -294,9 +333,22 @@ mod tests {
     }
 
     #[test]
+    fn a_score_on_some_samples_is_compared_on_these() {
+        let rival = score(&[0.125, 0.125, 0.125, 0.125, 0.01, 0.01, 0.01, 0.01]);
+        let is_ahead = |errors: &[f32]| score(errors).is_ahead_of(&rival);
+        assert!(is_ahead(&[0.12; 4]) && !is_ahead(&[0.13; 4]));
+        assert!(is_ahead(&[0.13, 0.13, 0.13, 0.1]) && !is_ahead(&[0.12, 0.12, 0.12, 0.2]));
+        assert!(is_ahead(&[0.125; 4]), "equal outputs do not count");
+        assert!(!is_ahead(&[f32::NAN, 0.01, 0.01, 0.01]));
+        let broken = score(&[0.125, f32::NAN, 0.125, 0.125]);
+        assert!(score(&[0.5; 2]).is_ahead_of(&broken) && !broken.is_ahead_of(&score(&[0.5; 4])));
+    }
+
+    #[test]
     fn without_numbers_there_is_no_score() {
         assert!(Score::of(std::iter::empty()).is_none());
         let zeros = [vec![0.0; 3]];
-        assert!(Score::of(std::iter::once((&zeros[..], &zeros[..], false))).is_none());
+        let sample = Scored { key: 0, chose: false };
+        assert!(Score::of(std::iter::once((sample, &zeros[..], &zeros[..]))).is_none());
     }
 }
