@@ -107,7 +107,7 @@ impl Target {
         for leftover in new_file::leftovers(self.folder()) {
             for path in leftover.other_names() {
                 let name = path.file_name().unwrap_or_default().to_string_lossy();
-                if !models_of_data(&name).is_empty() && !self.is_read(&path) {
+                if !models_of_data(&name).is_empty() && !self.is_read(&path, &[&name]) {
                     let _ = fs::remove_file(&path);
                 }
             }
@@ -115,16 +115,15 @@ impl Target {
         }
     }
 
-    /// Whether a file of the folder names this one as its external data: its model may have been
-    /// renamed. A file that cannot be read may.
-    fn is_read(&self, data: &Path) -> bool {
+    /// Whether a file of the folder, other than those with the names `except`, names this one as
+    /// its external data: its model may have been renamed or copied. A file that cannot be read may.
+    fn is_read(&self, data: &Path, except: &[&str]) -> bool {
         let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
-        let mut files = entries.map(|entry| entry.path()).filter(|path| path.is_file());
+        let others = entries.filter(|entry| !except.iter().any(|name| entry.file_name() == **name));
+        let mut files = others.map(|entry| entry.path()).filter(|path| path.is_file());
         files.any(|path| {
-            path != data
-                && data_of(&path).map_or(true, |named| {
-                    named.iter().any(|one| one.file_name() == data.file_name())
-                })
+            data_of(&path)
+                .map_or(true, |named| named.iter().any(|one| one.file_name() == data.file_name()))
         })
     }
 
@@ -219,8 +218,8 @@ impl Complete<'_> {
         self.file.link_new(path)
     }
 
-    /// Replaces the file at the path, and removes its external data. A failure to remove the data
-    /// does no harm.
+    /// Replaces the file at the path, and removes its external data, unless another model of the
+    /// folder reads it. A failure to remove the data does no harm.
     pub(crate) fn finish(self) -> Result<PathBuf, Error> {
         let target = self.target;
         let _others_wait = new_file::lock(target.folder());
@@ -228,7 +227,11 @@ impl Complete<'_> {
             return Err(target.stopped());
         }
         let mut replaced = target.own_data().unwrap_or_default();
-        replaced.retain(|data| fs::symlink_metadata(data).is_ok_and(|data| data.is_file()));
+        replaced.retain(|data| {
+            let name = data.file_name().unwrap_or_default().to_string_lossy();
+            fs::symlink_metadata(data).is_ok_and(|data| data.is_file())
+                && !target.is_read(data, &[&name, &target.name()])
+        });
         let marks: Vec<_> =
             replaced.iter().map(|data| (data, new_file::mark_for_removal(data))).collect();
         self.file.replace(&target.path).map_err(|cause| Error::io(cause, &target.path))?;

@@ -49,6 +49,24 @@ fn a_model_and_its_data_are_replaced_together() {
 }
 
 #[test]
+fn data_that_another_model_reads_stays() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    with_large(1.0).save_within(at("model.onnx"), 0).unwrap();
+    std::fs::copy(at("model.onnx"), at("edited.onnx")).unwrap();
+    with_large(2.0).save_within(at("model.onnx"), 0).unwrap();
+    assert_eq!((large_of(&at("model.onnx")), large_of(&at("edited.onnx"))), (2.0, 1.0));
+    assert_eq!(
+        names(folder.path()),
+        ["edited.onnx", "model.onnx", "model.onnx.1.data", "model.onnx.data"]
+    );
+    // Data inside the new file needs no other.
+    std::fs::remove_file(at("edited.onnx")).unwrap();
+    with_large(3.0).save_within(at("model.onnx"), u64::MAX).unwrap();
+    assert_eq!(names(folder.path()), ["model.onnx", "model.onnx.data"]);
+}
+
+#[test]
 fn a_save_that_is_stopped_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");
