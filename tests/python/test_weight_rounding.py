@@ -392,3 +392,30 @@ def test_every_layer_can_be_rounded_again(layer: str) -> None:
     assert error(made, again.model, others) < error(made, nearest.model, others)
     assert again.model is not None
     assert quantize_rs.validate(made, again.model)
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 8, 16, 24])
+@pytest.mark.parametrize("seed", [1, 3, 6])
+def test_few_rows_do_not_make_weights_worse_than_no_samples(count: int, seed: int) -> None:
+    """Rows that are fewer than their elements can be fitted exactly, and say nothing of others."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "first"),
+        helper.make_node("Relu", ["h"], ["a"]),
+        helper.make_node("MatMul", ["a", "v"], ["y"], "second"),
+    ]
+    weights = {
+        "w": rng(0).normal(size=(64, 128)) / 8,
+        "b": rng(1).normal(size=128) / 8,
+        "v": rng(2).normal(size=(128, 24)) / 11,
+    }
+    made = model(nodes, weights, [None, 64]).SerializeToString()
+    samples = rng(seed).normal(size=(count, 64)).astype(F)
+    others = rng(99).normal(size=(256, 64)).astype(F)
+    wanted = oracle.ort(made, {"x": others})
+
+    def decibels(**options: Any) -> float:
+        report = quantize_rs.quantize(made, None, bits=4, block_size=32, check="none", **options)
+        assert report.model is not None
+        return oracle.sqnr(wanted, oracle.ort(report.model, {"x": others}))
+
+    assert decibels(calibration_data=samples, engine="tract") > decibels() - 0.5

@@ -116,7 +116,8 @@ impl Target {
     }
 
     /// Whether a file of the folder, other than those with the names `except`, names this one as
-    /// its external data: its model may have been renamed or copied. A file that cannot be read may.
+    /// its external data: its model may have been renamed or copied. A file that cannot be read
+    /// may.
     fn is_read(&self, data: &Path, except: &[&str]) -> bool {
         let entries = fs::read_dir(self.folder()).into_iter().flatten().flatten();
         let others = entries.filter(|entry| !except.iter().any(|name| entry.file_name() == **name));

@@ -34,6 +34,9 @@ struct Input {
     groups: Vec<Vec<Sums>>,
     /// For each sample held back, the number of floats of each group.
     held_back: Vec<(u64, Vec<usize>)>,
+    /// The same of the spare sample, whose rows follow.
+    #[serde(default)]
+    spare: Option<(u64, Vec<usize>)>,
 }
 
 /// The form of second moments.
@@ -73,15 +76,17 @@ impl Input {
             let of_group = |group: &Vec<SecondMoments>| group.iter().map(Sums::of).collect();
             moments.groups.iter().map(of_group).collect()
         });
+        let lengths = |rows: &Vec<Vec<f32>>| rows.iter().map(Vec::len).collect();
         let held_back = moments.map(|moments| {
-            let lengths = |rows: &Vec<Vec<f32>>| rows.iter().map(Vec::len).collect();
             moments.held_back.iter().map(|(key, rows)| (*key, lengths(rows))).collect()
         });
+        let spare = moments.and_then(|moments| moments.spare.as_ref());
         Input {
             name: name.to_owned(),
             too_many: moments.is_none(),
             groups: groups.unwrap_or_default(),
             held_back: held_back.unwrap_or_default(),
+            spare: spare.map(|(key, rows)| (*key, lengths(rows))),
         }
     }
 
@@ -91,7 +96,7 @@ impl Input {
         let sums = sums.try_fold(0_usize, |all, one| {
             all.checked_add(one.entries()?.checked_mul(one.levels.len())?)
         })?;
-        let mut rows = self.held_back.iter().flat_map(|(_, lengths)| lengths);
+        let mut rows = self.held_back.iter().chain(&self.spare).flat_map(|(_, lengths)| lengths);
         let rows = rows.try_fold(0_usize, |all, length| all.checked_add(*length))?;
         Some((sums, rows))
     }
@@ -161,7 +166,8 @@ pub(super) fn write(path: &Path, ranges: &str, moments: &Moments) -> Result<(), 
             let Some(found) = found else { continue };
             let sums = found.groups.iter().flatten().flat_map(SecondMoments::levels);
             write_all(out, sums.flat_map(|(_, sums)| sums).map(|sum| sum.to_le_bytes()))?;
-            let rows = found.held_back.values().flatten().flatten();
+            let spare = found.spare.iter().map(|(_, rows)| rows);
+            let rows = found.held_back.values().chain(spare).flatten().flatten();
             write_all(out, rows.map(|x| x.to_le_bytes()))?;
         }
         out.write_all(ranges.as_bytes())?;
@@ -295,17 +301,19 @@ impl MomentsFile {
         };
         let of_group = |group: &Vec<Sums>| group.iter().map(&mut read).collect::<Option<Vec<_>>>();
         let groups: Option<Vec<_>> = input.groups.iter().map(of_group).collect();
-        let mut moments =
-            InputMoments { groups: groups.ok_or_else(damaged)?, held_back: BTreeMap::new() };
+        let mut moments = InputMoments::new(groups.ok_or_else(damaged)?);
         let mut rows = rows.iter().map(|bytes| f32::from_le_bytes(*bytes));
-        for (key, lengths) in &input.held_back {
+        let mut sample = |(key, lengths): &(u64, Vec<usize>)| {
             let of_group = |length: &usize| rows.by_ref().take(*length).collect::<Vec<f32>>();
             let each: Vec<Vec<f32>> = lengths.iter().map(of_group).collect();
-            if !each.iter().flatten().all(|x| x.is_finite()) {
-                return Err(damaged());
-            }
-            moments.hold_back(*key, each);
+            let is_finite = each.iter().flatten().all(|x| x.is_finite());
+            is_finite.then_some((*key, each)).ok_or_else(damaged)
+        };
+        for held in &input.held_back {
+            let (key, rows) = sample(held)?;
+            moments.hold_back(key, rows).map_err(|_| damaged())?;
         }
+        moments.spare = input.spare.as_ref().map(sample).transpose()?;
         Ok(moments)
     }
 

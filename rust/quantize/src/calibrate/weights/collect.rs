@@ -92,7 +92,7 @@ impl<'a> MomentCollector<'a> {
                 }
             };
             let groups = vec![input.spans().map(moments).collect(); input.groups];
-            Mutex::new(Some(InputMoments { groups, held_back: BTreeMap::new() }))
+            Mutex::new(Some(InputMoments::new(groups)))
         };
         MomentCollector { layers, by_value, inputs: layers.inputs.iter().map(empty).collect() }
     }
@@ -129,32 +129,20 @@ impl<'a> MomentCollector<'a> {
             };
             let mut slot = self.inputs[*at].lock().unwrap_or_else(PoisonError::into_inner);
             let Some(own) = slot.as_mut() else { continue };
-            if holding {
-                let mut all = vec![Vec::new(); *groups];
-                if all.iter_mut().enumerate().all(|(group, rows)| read(group, rows)) {
-                    own.hold_back(key, all);
-                }
-                continue;
-            }
-            let (mut rows, mut part) = (Vec::new(), Vec::new());
-            let mut too_many = false;
-            for (group, spans) in own.groups.iter_mut().enumerate() {
-                if !read(group, &mut rows) {
-                    continue;
-                }
-                for (moments, span) in spans.iter_mut().zip(input.spans()) {
-                    let rows = if span.len() == *depth {
-                        &rows
-                    } else {
-                        part.clear();
-                        rows.chunks(*depth)
-                            .for_each(|row| part.extend_from_slice(&row[span.clone()]));
-                        &part
-                    };
-                    too_many |= moments.add(rows).is_err();
+            let mut rows = vec![Vec::new(); *groups];
+            let mut is_finite = true;
+            for (group, rows) in rows.iter_mut().enumerate() {
+                if !read(group, rows) {
+                    rows.clear();
+                    is_finite = false;
                 }
             }
-            if too_many {
+            let added = match (holding, is_finite) {
+                (true, true) => own.hold_back(key, rows),
+                (true, false) => Ok(()),
+                (false, _) => own.add(key, rows),
+            };
+            if added.is_err() {
                 *slot = None;
             }
         }

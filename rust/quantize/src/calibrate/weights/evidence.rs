@@ -10,22 +10,31 @@ pub(super) struct Held {
     pub(super) rows: Vec<f32>,
 }
 
+/// From this number of samples held back on, a smaller error counts however small the difference.
+const ENOUGH_HELD_BACK: usize = 4;
+
+/// With this number of rows, the mean square of each input counts as much as that of all.
+const FEW_ROWS: f64 = 8.0;
+
 /// What roundings are compared on.
 pub(super) struct Evidence<'a> {
     pub(super) parts: &'a [WeightColumns],
     /// The number of parts of a column.
     pub(super) spans: usize,
     pub(super) held: &'a [Held],
-    /// Whether there are rows that were held back.
-    pub(super) held_back: bool,
+    /// The number of samples that were held back.
+    pub(super) held_samples: usize,
+    /// The number of rows whose moments each group was rounded for.
+    pub(super) rows: &'a [f64],
 }
 
 impl Evidence<'_> {
     /// The squared error of the output for errors of the weight, of all groups.
     fn error(&self, errors: &[Vec<f32>]) -> f64 {
-        if !self.held_back {
-            let parts = self.parts.iter().zip(errors);
-            return parts.map(|(part, errors)| quadratic_error(errors, part)).sum();
+        if self.held_samples == 0 {
+            let rows = self.rows.iter().flat_map(|rows| std::iter::repeat_n(*rows, self.spans));
+            let parts = self.parts.iter().zip(errors).zip(rows);
+            return parts.map(|((part, errors), rows)| expected_error(errors, part, rows)).sum();
         }
         let groups = self.parts.chunks(self.spans).zip(errors.chunks(self.spans)).zip(self.held);
         let each = groups.map(|((parts, errors), held)| {
@@ -35,11 +44,49 @@ impl Evidence<'_> {
         each.sum()
     }
 
+    /// By which fraction an error may be larger than another one by chance: two standard errors of
+    /// the ratio of two sums of squares, if few samples are held back, and otherwise nothing.
+    #[expect(clippy::cast_precision_loss, reason = "a number of outputs")]
+    fn chance(&self) -> f64 {
+        let rows = |(group, held): (&[WeightColumns], &Held)| {
+            let depth: usize = group.iter().map(|part| part.depth).sum();
+            let columns = group.first().map_or(0, WeightColumns::width);
+            held.rows.len() / depth.max(1) * columns
+        };
+        let outputs: usize = self.parts.chunks(self.spans).zip(self.held).map(rows).sum();
+        let few = (1..ENOUGH_HELD_BACK).contains(&self.held_samples);
+        if few { 2.0 * (4.0 / outputs.max(1) as f64).sqrt() } else { 0.0 }
+    }
+
     /// The squared output itself.
     fn output(&self) -> f64 {
+        if self.held_samples == 0 {
+            return self.parts.iter().map(|part| quadratic_error(&part.values, part)).sum();
+        }
         let values: Vec<Vec<f32>> = self.parts.iter().map(|part| part.values.clone()).collect();
         self.error(&values)
     }
+}
+
+/// The squared error to expect on other rows than these. Integers that make good each other's
+/// errors on few rows do not on others, where products of different inputs are other ones. So these
+/// count by `rows / (rows + depth)`, which shrinks the moments towards their diagonal, and the
+/// diagonal is shrunk towards its mean, by `rows / (rows + FEW_ROWS)`. Source: Ledoit and Wolf, "A
+/// well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
+/// Analysis 88, 2004; the number of rows stands for their estimate of the weight.
+#[expect(clippy::cast_precision_loss, reason = "the length of a row")]
+fn expected_error(errors: &[f32], part: &WeightColumns, rows: f64) -> f64 {
+    let squares = part.moments.diag();
+    let (mean, shown) = (squares.mean().unwrap_or(0.0), rows / (rows + FEW_ROWS));
+    let of_column = |column: &[f32]| -> f64 {
+        let of_element = |(error, square): (&f32, &f64)| {
+            f64::from(*error).powi(2) * (shown * square + (1.0 - shown) * mean)
+        };
+        column.iter().zip(squares).map(of_element).sum()
+    };
+    let alone: f64 = errors.chunks(part.depth.max(1)).map(of_column).sum();
+    let trust = rows / (rows + part.depth as f64);
+    trust * quadratic_error(errors, part) + (1.0 - trust) * alone
 }
 
 /// Columns that are divided into parts, put together again.
@@ -67,10 +114,10 @@ pub(super) fn smallest<'r>(
     let output = evidence.output();
     // Four digits are enough to compare them, and survive a file.
     let relative = |error: f64| if output > 0.0 { (error / output) as f32 } else { 0.0 };
-    let mut least = evidence.error(nearest);
+    let without = evidence.error(nearest);
     let mut errors = BTreeMap::new();
-    errors.insert(Algorithm::Nearest.name().to_owned(), relative(least));
-    let mut best = None;
+    errors.insert(Algorithm::Nearest.name().to_owned(), relative(without));
+    let (mut least, mut best) = (without / (1.0 + evidence.chance()), None);
     for rounded in all {
         let own: Vec<Vec<f32>> =
             evidence.parts.iter().enumerate().map(|(at, part)| rounded.errors(part, at)).collect();

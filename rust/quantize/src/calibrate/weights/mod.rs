@@ -167,7 +167,7 @@ pub(crate) fn round(
     for weight in &layers.weights {
         control.go_on(work.progress())?;
         for at in weight.inputs.iter().filter(|at| !replace(&mut read[**at], true)) {
-            known[*at] = moments(*at)?;
+            known[*at] = moments(*at)?.and_then(|input| input.divided().ok());
             too_many |= known[*at].is_none();
         }
         if let Some(task) = task_of(&weight.name)
@@ -332,9 +332,14 @@ impl Layer<'_> {
         let all = round_columns(&parts, layout.groups(), spec, bounds, self.last, effort, stop);
         let nearest = self.task.without_samples()?;
         let Some(nearest) = self.errors_of(&nearest, floats) else { return Ok(None) };
-        let held_back = held.iter().any(|held| !held.rows.is_empty());
+        let has_rows = held.iter().any(|held| !held.rows.is_empty());
+        let held_samples = self.inputs.iter().map(|input| input.held_back.len()).max();
+        let held_samples = held_samples.filter(|_| has_rows).unwrap_or(0);
+        let held_back = held_samples > 0;
         let spans = self.spans.len();
-        let evidence = evidence::Evidence { parts: &parts, spans, held: &held, held_back };
+        let rows: Vec<f64> = (0..self.map.groups).map(|group| self.rows(group)).collect();
+        let evidence =
+            evidence::Evidence { parts: &parts, spans, held: &held, held_samples, rows: &rows };
         let (best, errors) = smallest(&evidence, &nearest, &all);
         let algorithm = best.map_or(Algorithm::Nearest, |best| best.algorithm);
         let evidence = RoundingEvidence { algorithm, errors, held_back };
@@ -420,6 +425,12 @@ impl Layer<'_> {
         Some(moments)
     }
 
+    /// The number of rows of the moments of a group.
+    fn rows(&self, group: usize) -> f64 {
+        let spans = self.inputs.iter().filter_map(|input| input.groups[group].first());
+        spans.map(|span| span.rows() as f64).sum()
+    }
+
     /// A hash of all that rounding depends on beside the moments of other models.
     fn key_of_weight(&self) -> Key {
         let mut key = Key::default();
@@ -437,6 +448,7 @@ impl Layer<'_> {
     fn key(&self) -> u64 {
         let mut key = self.key_of_weight();
         for group in 0..self.map.groups {
+            key.word(self.rows(group).to_bits());
             for at in 0..self.spans.len() {
                 key.doubles(&self.moments(group, at, false).unwrap_or_default());
             }
