@@ -28,6 +28,7 @@ from ._results.method_comparison import MethodComparison, MethodRow
 from ._results.metrics import (
     Accuracy,
     ErrorMetrics,
+    IntegerOutputRow,
     Latency,
     LostChannels,
     OutputRow,
@@ -61,6 +62,7 @@ __all__ = [
     "ErrorMetrics",
     "Evaluation",
     "HalfPrecisionReport",
+    "IntegerOutputRow",
     "KeptNode",
     "KernelCounts",
     "Latency",

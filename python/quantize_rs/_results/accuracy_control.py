@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
+from .metrics import Accuracy, IntegerOutputRow, OutputRow, Speed, worst_sqnr
 
 __all__ = ["AccuracyCriteria", "Candidate", "Evaluation", "OutputCheck", "RevertedLayer"]
 
@@ -46,6 +46,8 @@ class Candidate:
         The accuracy, if labels were given.
     holds : bool
         Whether it meets the criteria for SQNR and accuracy.
+    integer_outputs : tuple of IntegerOutputRow
+        How far each output of integers or booleans is that of the float model.
     """
 
     float_layers: tuple[str, ...]
@@ -54,6 +56,7 @@ class Candidate:
     outputs: tuple[OutputRow, ...]
     accuracy: Accuracy | None
     holds: bool
+    integer_outputs: tuple[IntegerOutputRow, ...] = ()
 
     @property
     def sqnr_db(self) -> float | None:
@@ -96,11 +99,13 @@ class OutputCheck:
     engine : str
         The engine that ran the samples; empty if nothing was measured.
     outputs : tuple of OutputRow
-        The error of each output.
+        The error of each float output.
     speed : Speed or None
         The latency of both models on one calibration sample; None if it was not measured.
     failure : str or None
         Why nothing was measured, if nothing was.
+    integer_outputs : tuple of IntegerOutputRow
+        How far each output of integers or booleans is that of the float model.
     """
 
     inputs: str
@@ -109,6 +114,7 @@ class OutputCheck:
     outputs: tuple[OutputRow, ...]
     speed: Speed | None
     failure: str | None
+    integer_outputs: tuple[IntegerOutputRow, ...] = ()
 
     @property
     def sqnr_db(self) -> float | None:

@@ -10,7 +10,7 @@ from . import notebook
 from .assessment import Assessment, Origin
 from .build import records
 from .html_report import HtmlResult
-from .metrics import Accuracy, OutputRow, Speed, worst_sqnr
+from .metrics import Accuracy, IntegerOutputRow, OutputRow, Speed, worst_sqnr
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,7 +48,7 @@ class Comparison(HtmlResult):
     outputs : tuple of OutputRow
         One for each output that is a float tensor.
     not_compared : tuple of str
-        Outputs that are not float tensors.
+        Outputs that are neither floats nor integers nor booleans.
     sqnr_db : float or None
         SQNR of the worst output in dB; None without float outputs.
     accuracy : Accuracy or None
@@ -73,6 +73,8 @@ class Comparison(HtmlResult):
         The comparison in one sentence, with which the text and the HTML report begin.
     origin : Origin
         The version, the date, the models, the samples and the call.
+    integer_outputs : tuple of IntegerOutputRow
+        One for each output of integers or booleans.
     """
 
     outputs: tuple[OutputRow, ...]
@@ -90,6 +92,7 @@ class Comparison(HtmlResult):
     warnings: tuple[str, ...]
     assessment: Assessment
     origin: Origin
+    integer_outputs: tuple[IntegerOutputRow, ...] = ()
     _part: ClassVar[str] = "comparison"
 
     def plot(self, *, path: str | os.PathLike[str] | None = None) -> Figure:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Accuracy", "Latency", "OutputRow", "Speed"]
+__all__ = ["Accuracy", "IntegerOutputRow", "Latency", "OutputRow", "Speed"]
 
 
 def restore_non_finite(found: dict[str, Any]) -> dict[str, Any]:
@@ -75,6 +75,26 @@ class OutputRow:
     top1_rows: int = 0
     lost_channels: LostChannels | None = None
     _adapt = staticmethod(restore_non_finite)
+
+
+@dataclass(frozen=True, slots=True)
+class IntegerOutputRow:
+    """How far an output of integers or booleans is that of the original, over all samples.
+
+    Attributes
+    ----------
+    name : str
+        The name of the output.
+    equal : float
+        The fraction of elements that are equal in both models. Elements that only one of them has,
+        because the shape depends on the data, are not.
+    elements : int
+        The number of elements.
+    """
+
+    name: str
+    equal: float
+    elements: int
 
 
 @dataclass(frozen=True, slots=True)

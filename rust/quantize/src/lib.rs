@@ -120,8 +120,8 @@ pub use ranges::{
 };
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,
-    Grade, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow, QuantizedRow, Report,
-    ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
+    Grade, IntegerOutputRow, Latencies, Latency, LostChannels, Origin, OutputCheck, OutputRow,
+    QuantizedRow, Report, ReportRow, RevertedLayer, Sizes, Speed, StoredBytes, Timings, WEIGHTS,
 };
 pub use transform::half_precision::{KeptNode, KeptReason};
 pub use transform::{

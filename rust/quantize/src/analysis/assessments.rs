@@ -10,7 +10,8 @@ impl Comparison {
     /// The result in one sentence, and what to do next.
     pub fn assessment(&self) -> Assessment {
         let on = format!("{} ({})", samples(self.samples), self.engine);
-        let measured = Measured { outputs: &self.outputs, on, real: true };
+        let (outputs, integer_outputs) = (&self.outputs[..], &self.integer_outputs[..]);
+        let measured = Measured { outputs, integer_outputs, on, real: true };
         let sizes = (self.bytes_original, self.bytes_quantized);
         let accuracy = self.accuracy.as_ref().map(|found| {
             let part = |part: f64| part * 1e2;

@@ -8,6 +8,7 @@ use quantize_rs_math::Deviation;
 use quantize_rs_onnx::{DataType, Model};
 use serde::{Deserialize, Serialize};
 
+use super::integer_outputs::{CastOutputs, Equality};
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
 use super::lost_channels::ChannelErrors;
@@ -20,7 +21,7 @@ use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::while_unchanged;
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
-use crate::report::{Accuracy, Assessment, Origin, OutputRow, Speed, worst_sqnr};
+use crate::report::{Accuracy, Assessment, IntegerOutputRow, Origin, OutputRow, Speed, worst_sqnr};
 use crate::{CalibrationError, QuantizeError};
 
 /// What to compare in addition to the outputs.
@@ -42,7 +43,10 @@ pub struct CompareOptions {
 pub struct Comparison {
     /// One row for each float output.
     pub outputs: Vec<OutputRow>,
-    /// Outputs that are not float.
+    /// One row for each output of integers or booleans.
+    #[serde(default)]
+    pub integer_outputs: Vec<IntegerOutputRow>,
+    /// Outputs of other types.
     pub not_compared: Vec<String>,
     /// The accuracy, if labels were given.
     pub accuracy: Option<Accuracy>,
@@ -86,17 +90,25 @@ pub fn compare(
 ) -> Result<Comparison, QuantizeError> {
     while_unchanged(&[original, quantized], || {
         same_inputs(original, quantized)?;
-        let (observed, not_compared) = outputs(original, quantized)?;
+        let (observed, mut not_compared) = outputs(original, quantized)?;
         let scored = scored(original, &observed, options)?;
+        let cast = CastOutputs::of(original, quantized, &mut not_compared)?;
+        let (run, second) =
+            cast.as_ref().map_or((original, quantized), |cast| (&cast.original, &cast.quantized));
+        let integers = cast.as_ref().map_or(&[][..], |cast| &cast.outputs);
+        let shown: Vec<String> =
+            observed.iter().chain(integers.iter().map(|(_, float)| float)).cloned().collect();
 
-        let pair = Pair { engine, second: quantized };
+        let pair = Pair { engine, second };
         let mut samples = First { samples, first: None };
         let keeps = options.metric.is_some();
-        let observer = || OutputComparer::new(&observed, &scored, keeps);
+        let observer = || OutputComparer::new(&shown, &scored, keeps);
         let RunOutcome { observers, samples: count, engine: name, notes } =
-            observe(original, &observed, &pair, &mut samples, &mut control, observer)?;
+            observe(run, &shown, &pair, &mut samples, &mut control, observer)?;
         let (mut seen, mut kept) = (Vec::new(), Vec::new());
+        let mut equal = vec![Equality::default(); integers.len()];
         for observer in observers {
+            equal = equal.iter().zip(observer.equal).map(|(all, one)| all.and(one)).collect();
             seen.extend(observer.done);
             kept.extend(observer.kept);
         }
@@ -119,6 +131,11 @@ pub fn compare(
         let kernels = engine.kernels(quantized, &first)?.map(Kernels::of);
         let mut comparison = Comparison {
             outputs,
+            integer_outputs: integers
+                .iter()
+                .zip(equal)
+                .map(|((name, _), equal)| equal.row(name))
+                .collect(),
             not_compared,
             accuracy,
             bytes_original: original.byte_len(),
@@ -154,7 +171,7 @@ pub(super) fn same_inputs(original: &Model, quantized: &Model) -> Result<(), Qua
 }
 
 /// The float outputs, and the names of the others.
-pub(super) fn outputs(
+pub(crate) fn outputs(
     original: &Model,
     quantized: &Model,
 ) -> Result<(Vec<String>, Vec<String>), QuantizeError> {
@@ -277,9 +294,13 @@ impl OutputDeviation {
 
 /// Observes both models while they run a sample, and records the deviations.
 struct OutputComparer<'a> {
+    /// The float outputs, then those that are cast to float.
     observed: &'a [String],
+    /// For each float output: whether its highest scores are compared.
     scored: &'a [bool],
     number: usize,
+    /// Of each output that is cast.
+    equal: Vec<Equality>,
     /// The outputs of the float model.
     wanted: Vec<Value>,
     now: Vec<OutputDeviation>,
@@ -300,6 +321,7 @@ impl<'a> OutputComparer<'a> {
             observed,
             scored,
             number: 0,
+            equal: vec![Equality::default(); observed.len() - scored.len()],
             wanted: Vec::new(),
             now: Vec::new(),
             misfit: None,
@@ -318,6 +340,10 @@ impl ValueSink for OutputComparer<'_> {
             return;
         };
         let (wanted_shape, wanted) = &self.wanted[output];
+        if let Some(cast) = output.checked_sub(self.scored.len()) {
+            self.equal[cast].add(wanted, values);
+            return;
+        }
         if wanted_shape != shape {
             let name = &self.observed[output];
             self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
@@ -345,13 +371,15 @@ impl ValueObserver for OutputComparer<'_> {
     fn begin(&mut self, number: usize, _: &Sample) {
         self.number = number;
         self.wanted = vec![Value::default(); self.observed.len()];
-        self.now = vec![OutputDeviation::default(); self.observed.len()];
-        self.found = vec![Value::default(); self.observed.len()];
+        self.now = vec![OutputDeviation::default(); self.scored.len()];
+        self.found = vec![Value::default(); self.scored.len()];
     }
 
     fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
         if self.keeps {
-            let (original, quantized) = (mem::take(&mut self.wanted), mem::take(&mut self.found));
+            let (mut original, quantized) =
+                (mem::take(&mut self.wanted), mem::take(&mut self.found));
+            original.truncate(self.scored.len());
             let outputs = SampleOutputs { sample: sample.clone(), original, quantized };
             self.kept.push((self.number, outputs));
         }
@@ -482,12 +510,9 @@ impl fmt::Display for Comparison {
                 error.sqnr_db, error.cosine, error.max_abs
             )?;
         }
+        self.integer_outputs.iter().try_for_each(|row| writeln!(f, "{}", row.text()))?;
         if !self.not_compared.is_empty() {
-            writeln!(
-                f,
-                "not compared, because they are not float: {}",
-                self.not_compared.join(", ")
-            )?;
+            writeln!(f, "not compared: {}", self.not_compared.join(", "))?;
         }
         if let Some(accuracy) = &self.accuracy {
             writeln!(f, "{accuracy}")?;

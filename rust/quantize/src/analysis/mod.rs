@@ -5,6 +5,7 @@ mod accuracy_criteria;
 mod assessments;
 mod compare;
 mod half_precision;
+mod integer_outputs;
 mod kernels;
 mod latency;
 mod layer_errors;
@@ -29,8 +30,8 @@ pub use recommend::{
 };
 
 pub(crate) use crate::calibrate::pair::SliceSamples;
-pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};
+pub(crate) use compare::{not_finite, outputs};
 pub use half_precision::{
     HalfOptions, HalfPrecision, HalfReport, convert_half, convert_half_with_samples,
 };

@@ -47,8 +47,9 @@ pub(super) fn section(found: &Comparison) -> Markup {
             found.outputs.iter().map(output),
             "filter",
         ))
+        @for row in &found.integer_outputs { p.note { (name(&row.text())) } }
         @if !found.not_compared.is_empty() {
-            p.note { "not compared, because they are not float: \
+            p.note { "not compared: \
                 " (name(&found.not_compared.join(", "))) }
         }
     }

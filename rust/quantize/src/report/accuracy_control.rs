@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::output_row::worst_sqnr;
-use super::{Accuracy, AccuracyCriteria, OutputRow, Speed};
+use super::{Accuracy, AccuracyCriteria, IntegerOutputRow, OutputRow, Speed};
 
 /// The measured accuracy of the result, and the candidates that were tried.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,8 +40,11 @@ pub struct Candidate {
     pub wide_layers: Vec<String>,
     /// The size of the model in bytes, including external data.
     pub bytes: u64,
-    /// The error of each output.
+    /// The error of each float output.
     pub outputs: Vec<OutputRow>,
+    /// How far each output of integers or booleans is that of the float model.
+    #[serde(default)]
+    pub integer_outputs: Vec<IntegerOutputRow>,
     /// The accuracy, if there are labels.
     pub accuracy: Option<Accuracy>,
     /// Whether it meets the accuracy criteria.

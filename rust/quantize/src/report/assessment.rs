@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{OutputRow, QuantizedRow, Report, Speed, worst_sqnr};
+use super::{IntegerOutputRow, OutputRow, QuantizedRow, Report, Speed, worst_sqnr};
 use crate::options::target::Placement;
 use crate::util::text::{shell_word, size};
 use crate::{Candidate, Format, Origin};
@@ -82,6 +82,7 @@ pub struct Assessment {
 /// What was measured on the outputs.
 pub(crate) struct Measured<'a> {
     pub(crate) outputs: &'a [OutputRow],
+    pub(crate) integer_outputs: &'a [IntegerOutputRow],
     /// What it was measured on: `16 calibration samples (onnxruntime)`.
     pub(crate) on: String,
     /// Whether the inputs are data, so that the classes of the outputs mean something.
@@ -94,11 +95,12 @@ impl Report {
         let verified = self.verified.as_ref();
         let last = verified.and_then(|found| found.attempts.last());
         let measured = match (verified, last, &self.output_check) {
-            (Some(found), Some(Candidate { outputs, .. }), _) => {
-                Some(Measured { outputs, on: found.on(), real: true })
+            (Some(found), Some(Candidate { outputs, integer_outputs, .. }), _) => {
+                Some(Measured { outputs, integer_outputs, on: found.on(), real: true })
             }
             (None, _, Some(check)) if check.failure.is_none() => Some(Measured {
                 outputs: &check.outputs,
+                integer_outputs: &check.integer_outputs,
                 on: format!("{} ({})", check.on(), check.engine),
                 real: check.inputs.are_real(),
             }),
@@ -268,6 +270,11 @@ impl Measured<'_> {
                 grade = grade.worse(Grade::Fair);
             }
             parts.push(format!("with the same class for {:.1} % of the rows", part * 1e2));
+        }
+        // The integers of noise mean nothing.
+        for row in self.integer_outputs.iter().filter(|_| self.real) {
+            grade = grade.worse(if row.differs() { Grade::Fair } else { Grade::Good });
+            parts.push(format!("with {}", row.text()));
         }
         parts.extend(accuracy.map(|accuracy| format!("with {accuracy}")));
         if parts.is_empty() {

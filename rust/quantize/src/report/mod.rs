@@ -36,7 +36,7 @@ pub use latency::{Latencies, Latency};
 pub use origin::Origin;
 pub use output_check::{CheckedInputs, OutputCheck};
 pub(crate) use output_row::worst_sqnr;
-pub use output_row::{LostChannels, OutputRow};
+pub use output_row::{IntegerOutputRow, LostChannels, OutputRow};
 pub use sizes::Sizes;
 pub use speed::Speed;
 

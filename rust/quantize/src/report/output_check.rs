@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::output_row::worst_sqnr;
-use super::{OutputRow, Speed};
+use super::{IntegerOutputRow, OutputRow, Speed};
 use crate::QuantizeError;
 
 /// Where the samples of an output check come from.
@@ -41,6 +41,9 @@ pub struct OutputCheck {
     pub engine: String,
     /// The error of each float output.
     pub outputs: Vec<OutputRow>,
+    /// How far each output of integers or booleans is that of the float model.
+    #[serde(default)]
+    pub integer_outputs: Vec<IntegerOutputRow>,
     /// The latency of both models, if it was measured.
     #[serde(default)]
     pub speed: Option<Speed>,
@@ -51,8 +54,8 @@ pub struct OutputCheck {
 impl OutputCheck {
     pub(crate) fn failed(inputs: CheckedInputs, error: &QuantizeError) -> OutputCheck {
         let failure = Some(error.to_string());
-        let (engine, outputs) = (String::new(), Vec::new());
-        OutputCheck { inputs, samples: 0, engine, outputs, speed: None, failure }
+        let (engine, outputs, integer_outputs) = (String::new(), Vec::new(), Vec::new());
+        OutputCheck { inputs, samples: 0, engine, outputs, integer_outputs, speed: None, failure }
     }
 
     /// The SQNR of the worst output, in decibels.
@@ -85,6 +88,9 @@ impl OutputCheck {
             .speed
             .as_ref()
             .map_or_else(String::new, |speed| format!(", {:.2} times as fast", speed.speedup));
+        let integers = self.integer_outputs.iter().map(IntegerOutputRow::text);
+        let measured: Vec<String> = std::iter::once(measured).chain(integers).collect();
+        let measured = measured.join(", ");
         format!("{measured} on {} ({}){speed}", self.on(), self.engine)
     }
 }

@@ -22,6 +22,34 @@ pub struct OutputRow {
     pub lost_channels: Option<LostChannels>,
 }
 
+/// How far an output of integers or booleans, such as the classes of an `ArgMax`, is that of the
+/// float model, over all samples.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IntegerOutputRow {
+    /// The name of the output.
+    pub name: String,
+    /// The fraction of elements that are equal in both models. Elements that only one of them has,
+    /// because the shape depends on the data, are not.
+    pub equal: f64,
+    /// The number of elements.
+    pub elements: u64,
+}
+
+/// If a smaller fraction of an integer output is equal, the result is not good whatever its SQNR.
+pub(crate) const MOSTLY_EQUAL: f64 = 0.95;
+
+impl IntegerOutputRow {
+    /// Whether many elements have other values.
+    pub(crate) fn differs(&self) -> bool {
+        self.equal < MOSTLY_EQUAL
+    }
+
+    /// `integer output `classes` equal in 92.6 % of its elements`
+    pub(crate) fn text(&self) -> String {
+        format!("integer output `{}` equal in {:.1} % of its elements", self.name, self.equal * 1e2)
+    }
+}
+
 /// Channels of an output whose error is as large as they are: an SQNR of 0 dB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostChannels {

@@ -125,6 +125,7 @@ impl<'a> CandidateEvaluator<'a> {
             wide_layers: names(&reverted.wide),
             bytes: found.bytes_quantized,
             outputs: found.outputs,
+            integer_outputs: found.integer_outputs,
             accuracy: found.accuracy,
             holds: misses.is_empty(),
         };

@@ -153,6 +153,7 @@ impl Check<'_> {
             samples: found.samples,
             engine: found.engine,
             outputs: found.outputs,
+            integer_outputs: found.integer_outputs,
             speed: None,
             failure: None,
         })
@@ -173,8 +174,13 @@ impl Check<'_> {
         found: &OutputCheck,
     ) -> Result<Vec<String>, QuantizeError> {
         let mut warnings: Vec<String> = not_finite(&found.outputs).into_iter().collect();
-        let poor: Vec<String> =
+        let mut poor: Vec<String> =
             found.outputs.iter().filter_map(|output| poor(output, found)).collect();
+        let integers = found.integer_outputs.iter().filter(|_| found.inputs.are_real());
+        poor.extend(integers.filter(|row| row.differs()).map(|row| {
+            let (name, other) = (&row.name, 1e2 * (1.0 - row.equal));
+            format!("output `{name}` has other integers in {other:.1} % of its elements")
+        }));
         if poor.is_empty() {
             return Ok(warnings);
         }
@@ -185,6 +191,9 @@ impl Check<'_> {
             format!("; most of it comes from {}", layers.join(", "))
         };
         let call = match found.inputs {
+            _ if found.outputs.is_empty() => {
+                "a metric with max_accuracy_drop and validation_data leaves such layers in float"
+            }
             CheckedInputs::Calibration => "min_sqnr=20 leaves such layers in float",
             CheckedInputs::Synthetic => {
                 "check it with samples: with validation_data and min_sqnr=20 such layers stay float"
