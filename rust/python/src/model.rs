@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target};
+use quantize_rs_onnx::GraphProto;
 
 use crate::gil;
 use crate::module_options::{ModuleConfigs, ModuleOptions};
@@ -93,13 +94,12 @@ impl Model {
         Ok((Model { model: Arc::new(model) }, Outcome::new(report)))
     }
 
-    /// The name and the operator of each node, and the names of the initializers, of the main
-    /// graph.
+    /// The name and the operator of each node, and the names of the constants: initializers and
+    /// outputs of `Constant` nodes. Those of subgraphs are included.
     fn names(&self) -> (Vec<(String, String)>, Vec<String>) {
-        let graph = self.model.graph();
-        let nodes = graph.node.iter().map(|node| (node.name.clone(), node.op_type.clone()));
-        let tensors = graph.initializer.iter().map(|tensor| tensor.name.clone());
-        (nodes.collect(), tensors.collect())
+        let mut names = (Vec::new(), Vec::new());
+        add_names(self.model.graph(), &mut names);
+        names
     }
 
     /// The names of the values of the main graph.
@@ -152,5 +152,17 @@ impl Model {
             Ok::<_, QuantizeError>((prepared, plan))
         })?;
         Ok(Plan::new(Arc::new(prepared.model), plan))
+    }
+}
+
+/// Adds the nodes and constants of a graph and of its subgraphs.
+fn add_names(graph: &GraphProto, names: &mut (Vec<(String, String)>, Vec<String>)) {
+    names.1.extend(graph.initializer.iter().map(|tensor| tensor.name.clone()));
+    for node in &graph.node {
+        names.0.push((node.name.clone(), node.op_type.clone()));
+        if node.op_type == "Constant" && node.is_onnx() {
+            names.1.extend(node.output.iter().cloned());
+        }
+        node.subgraphs().for_each(|body| add_names(body, names));
     }
 }

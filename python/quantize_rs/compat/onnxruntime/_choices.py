@@ -22,6 +22,7 @@ __all__ = [
     "rename_plan_errors",
     "tensors_of",
     "type_of",
+    "without_subgraphs",
 ]
 
 _log = logging.getLogger("quantize_rs")
@@ -65,21 +66,27 @@ def op_types_of(value: Iterable[str] | None) -> list[str] | None:
 
 
 def names_of(model: Model) -> set[str]:
-    """Return the names of the nodes and weights of a model."""
+    """Return the names of the nodes and weights of a model, in subgraphs too."""
     nodes, tensors = model._model.names()
     return {name for name in [*(name for name, _ in nodes), *tensors] if name}
 
 
 def op_types_in(model: Model) -> set[str]:
-    """Return the operator types of a model."""
+    """Return the operator types of a model, in subgraphs too."""
     return {op_type for _, op_type in model._model.names()[0]}
 
 
 def tensors_of(model: Model) -> tuple[set[str], set[str]]:
-    """Return the names of the weights of a model, and those of its other values."""
+    """Return the names of constants, in subgraphs too, and of other values of the main graph."""
     _, tensors = model._model.names()
     weights = set(tensors)
     return weights, set(model._model.values()) - weights
+
+
+def without_subgraphs(model: Model) -> list[dict[str, Any]]:
+    """Return entries of `overrides` that leave the nodes in If, Loop and Scan out."""
+    owners = {"If", "Loop", "Scan"} & set(model.info.operators)
+    return [{"match": {"op_type": owner}, "exclude": True} for owner in sorted(owners)]
 
 
 def nodes_of(option: str, value: Iterable[str] | None, known: Collection[str]) -> list[str]:

@@ -126,6 +126,10 @@ def _quantize_bias(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None or value else {"quantize_bias": False}
 
 
+def _subgraphs(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    return {} if value else {"subgraphs": False}
+
+
 EXTRA: dict[str, Row] = {
     "ActivationSymmetric": Row(
         _sets(activation_symmetric=True),
@@ -143,9 +147,10 @@ EXTRA: dict[str, Row] = {
         "`symmetric`; in `compat` the default follows from the type, as in onnxruntime",
     ),
     "EnableSubgraph": Row(
-        _done(),
-        _done(),
-        "always: weights in If, Loop and Scan, integer products in dynamic",
+        _done(_subgraphs),
+        _done(_subgraphs),
+        "on unless it is given as `False`: weights in If, Loop and Scan, integer products in "
+        "dynamic; `False` leaves them float (`exclude`)",
     ),
     "ForceQuantizeNoInputCheck": Row(
         _sets(target="qnn"),
@@ -282,8 +287,8 @@ def options(given: Mapping[str, Any] | None, *, dynamic: bool = False) -> dict[s
     """Translate extra options to options of `Model.plan`, and a few about ranges.
 
     The latter are ``method``, ``percentile``, ``symmetric_ranges``, ``restricted_asymmetric`` and
-    ``stride``. ``block_size`` excludes quantized activations. The value of ``tensor_overrides`` is
-    as it was given.
+    ``stride``. ``subgraphs`` is False if nodes in subgraphs stay float. ``block_size`` excludes
+    quantized activations. The value of ``tensor_overrides`` is as it was given.
 
     Raises
     ------

@@ -44,16 +44,14 @@ class Overrides:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     symmetric: list[str] = field(default_factory=list)
 
-    def options(self) -> dict[str, Any]:
-        """Return the options of `Model.plan`."""
-        found: dict[str, Any] = {
-            "activation_types": self.activation_types,
-            "overrides": self.overrides,
-        }
+    def add_to(self, options: dict[str, Any]) -> None:
+        """Add the options of `Model.plan`."""
+        options["overrides"] += self.overrides
+        if self.activation_types:
+            options["activation_types"] = self.activation_types
         if self.ranges or self.symmetric:
             # They are those of the given model, in which no channel is rescaled.
-            found |= {"equalize": False, "smooth": False}
-        return {name: value for name, value in found.items() if value or value is False}
+            options |= {"equalize": False, "smooth": False}
 
 
 def read(

@@ -21,11 +21,11 @@ from ._choices import (
     name_of,
     names_of,
     nodes_of,
-    op_types_in,
     op_types_of,
     rename_plan_errors,
     tensors_of,
     type_of,
+    without_subgraphs,
 )
 from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
 from ._ranges import Wanted
@@ -67,6 +67,7 @@ def _plan_options(
     if reduce_range and "target" in extra:
         what = "reduce_range is for CPUs, and ForceQuantizeNoInputCheck for NPUs: one of them"
         raise OptionError(what, option="reduce_range")
+    subgraphs = extra.pop("subgraphs", True)
     return {
         "weights": weights,
         "per_channel": per_channel,
@@ -76,6 +77,7 @@ def _plan_options(
         "op_types": op_types_of(op_types),
         "exclude": nodes_of("nodes_to_exclude", exclude, known),
         "include": included or None,
+        "overrides": [] if subgraphs else without_subgraphs(model),
         # onnxruntime writes a result of any size.
         "allow_larger": True,
         "onnxruntime_names": True,
@@ -190,11 +192,12 @@ def quantize_static(
         activations = f"u{activations}"
     overrides = _overrides.read(given, *tensors_of(model), activations, options["symmetric"])
     # As in onnxruntime, weights are rounded without the help of samples.
-    options |= {"weight_algorithm": "nearest"} | overrides.options()
-    if options["weights"] in ("int4", "uint4") and "Gather" in op_types_in(model):
+    options |= {"weight_algorithm": "nearest"}
+    overrides.add_to(options)
+    if options["weights"] in ("int4", "uint4") and "Gather" in model.info.operators:
         # In onnxruntime, tables have the type of activations.
         table = {"match": {"op_type": "Gather"}, "weights": 8}
-        options["overrides"] = [*options.get("overrides", ()), table]
+        options["overrides"].append(table)
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
@@ -266,7 +269,7 @@ def quantize_dynamic(
     model = open_model(model_input)
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
     overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
-    options |= overrides.options()
+    overrides.add_to(options)
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)
