@@ -42,16 +42,37 @@ class Overrides:
     activation_types: dict[str, str] = field(default_factory=dict)
     overrides: list[dict[str, Any]] = field(default_factory=list)
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
-    symmetric: list[str] = field(default_factory=list)
+    # The type of each value whose range is to be symmetric.
+    symmetric: dict[str, str] = field(default_factory=dict)
 
     def add_to(self, options: dict[str, Any]) -> None:
         """Add the options of `Model.plan`."""
         options["overrides"] += self.overrides
         if self.activation_types:
             options["activation_types"] = self.activation_types
+        if options.get("activation_symmetric"):
+            self.symmetric.clear()  # as all are
         if self.ranges or self.symmetric:
             # They are those of the given model, in which no channel is rescaled.
             options |= {"equalize": False, "smooth": False}
+
+    def ends(self, known: Mapping[str, tuple[float, float]]) -> dict[str, tuple[float, float]]:
+        """Return other ends for some of the known ranges."""
+        found = {name: ends for name, ends in self.ranges.items() if name in known}
+        for name, kind in self.symmetric.items():
+            if name in known and kind in _ENDS:
+                found[name] = _symmetric(found.get(name, known[name]), kind)
+        return found
+
+
+def _symmetric(ends: tuple[float, float], kind: str) -> tuple[float, float]:
+    """Return a range whose zero point is that of onnxruntime: 0, or half of all unsigned steps."""
+    low, high = _ENDS[kind]
+    largest = max(map(abs, ends))
+    # A signed type leaves out its smallest integer.
+    scale = largest / high if low else 2 * largest / high
+    point = 0 if low else (high + 1) // 2
+    return ((low - point) * scale, (high - point) * scale)
 
 
 def read(
@@ -152,7 +173,7 @@ def _activation(found: Overrides, name: str, entries: list[Mapping[str, Any]], u
         what = "has convert: a value has one type, and is converted where others read it"
         raise _wrong(name, what)
     if entry.get("symmetric"):
-        found.symmetric.append(name)
+        found.symmetric[name] = kind
     if "rmin" in entry:
         found.ranges[name] = (float(entry["rmin"]), float(entry["rmax"]))
     elif "scale" in entry:

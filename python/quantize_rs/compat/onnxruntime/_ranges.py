@@ -65,11 +65,8 @@ class Wanted:
                 ranges.save(cache)
         if self.restricted:
             ranges = ranges.with_values(_restricted(ranges.values))
-        if overrides.symmetric:
-            known = [name for name in overrides.symmetric if name in ranges.values]
-            ends = {name: max(map(abs, ranges.values[name])) for name in known}
-            ranges = ranges.with_values({name: (-end, end) for name, end in ends.items()})
-        return ranges.with_values(overrides.ranges) if overrides.ranges else ranges
+        ends = overrides.ends(ranges.values)
+        return ranges.with_values(ends) if ends else ranges
 
 
 def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> str:
