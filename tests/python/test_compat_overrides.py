@@ -83,3 +83,73 @@ def test_the_type_of_a_symmetric_activation_may_be_its_own(tmp_path: Path) -> No
     entry = {"symmetric": True, "quant_type": ours.QuantType.QUInt16}
     quantized(ours, out, {"x": [entry]})
     assert grids(out)["x"][1] == 32768
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    texts = [record.getMessage() for record in caplog.records]
+    return [text for text in texts if "TensorQuantOverrides" in text]
+
+
+WIDE = {"quant_type": ours.QuantType.QInt16}
+RANGE = {"rmin": np.float32(-50), "rmax": np.float32(50)}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"b0": [WIDE]}, "it is int32 where it is read, and not int16"),
+        ({"b0": [{"axis": 0}]}, "it has one scale"),
+        ({"c0": [RANGE]}, "it is not quantized: fused into node `relu0` (Relu)"),
+        (
+            {"c0": [{"scale": 0.5, "zero_point": 3}]},
+            "it is not quantized: fused into node `relu0` (Relu)",
+        ),
+        ({"c0": [{"symmetric": True}]}, "it is not quantized: fused into node `relu0` (Relu)"),
+    ],
+)
+def test_an_override_that_changes_nothing_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, overrides: dict[str, Any], why: str
+) -> None:
+    out = tmp_path / "o.onnx"
+    # A range turns the rescaling of channels off, whatever it is for.
+    quantized(ours, out, {"x": [{"symmetric": None}]}, extra={"ActivationSymmetric": False})
+    plain = grids(out)
+    caplog.clear()
+    quantized(ours, out, overrides)
+    (name,) = overrides
+    (text,) = said(caplog)
+    assert text == f"extra_options['TensorQuantOverrides'][{name!r}] has no effect: {why}"
+    assert grids(out) == plain
+
+
+def test_an_override_with_an_effect_is_no_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    narrow = {"quant_type": ours.QuantType.QUInt8}
+    entries = {"x": [RANGE], "w0": [{"axis": 0}], "w1": [narrow], "r0": [{"symmetric": True}]}
+    quantized(ours, tmp_path / "o.onnx", entries)
+    assert not said(caplog)
+
+
+def test_an_override_of_what_stays_float_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = tmp_path / "o.onnx"
+    entries = {"c1": [RANGE], "w1": [WIDE], "x": [RANGE], "r0": [{"symmetric": True}]}
+    quantized(ours, out, entries, nodes_to_exclude=["conv1", "relu1"])
+    texts = said(caplog)
+    assert [text.split("'")[3] for text in texts] == ["c1", "w1"]
+    assert all("has no effect: it is not quantized" in text for text in texts)
+    assert grids(out)["x"][0] == pytest.approx(100 / 255)
+    caplog.clear()
+    entries = {"b0": [{"quant_type": ours.QuantType.QUInt8}]}
+    ours.quantize_dynamic(MODEL, out, extra_options={"TensorQuantOverrides": entries})
+    assert len(said(caplog)) == 1
+
+
+def test_a_symmetric_type_for_all_cannot_be_left_for_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    extra = {"ActivationSymmetric": True}
+    quantized(ours, tmp_path / "o.onnx", {"x": [{"symmetric": False}]}, extra=extra)
+    assert "it is symmetric" in said(caplog)[0]

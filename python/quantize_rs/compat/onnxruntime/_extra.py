@@ -259,7 +259,8 @@ EXTRA: dict[str, Row] = {
         "`Ranges.with_values`. `quant_type`, `axis` (weights), `symmetric`, `rmin` and `rmax`, "
         "`scale` and `zero_point` (activations) work; with such ranges no channel is rescaled "
         "(`equalize`, `smooth`). `convert`, and of weights ranges, `reduce_range` and another "
-        "symmetry than that of the others, are refused, and in dynamic all of activations",
+        "symmetry than that of the others, are refused, and in dynamic all of activations. An "
+        "entry that changes nothing gives a warning with the reason",
     ),
     "QDQKeepRemovableActivations": Row(
         _done(), _idle(), "always: the file keeps the Relu; the runtime fuses it"

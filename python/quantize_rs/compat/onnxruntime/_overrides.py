@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..._flow.plan import Plan
+from ..._results.rows import PlannedValue
 from ...errors import OptionError
 from ._choices import type_of
 
 __all__ = ["Overrides", "read"]
+
+_log = logging.getLogger("quantize_rs")
 
 _KEYS = (
     "quant_type",
@@ -44,6 +49,8 @@ class Overrides:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     # The type of each value whose range is to be symmetric.
     symmetric: dict[str, str] = field(default_factory=dict)
+    # The entries as they were given.
+    entries: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def add_to(self, options: dict[str, Any]) -> None:
         """Add the options of `Model.plan`."""
@@ -64,6 +71,15 @@ class Overrides:
                 found[name] = _symmetric(found.get(name, known[name]), kind)
         return found
 
+    def warn_unused(self, plan: Plan) -> None:
+        """Warn of each entry that changes nothing in a plan, and say why."""
+        rows = {value.name: value for value in plan.values} if self.entries else {}
+        for name, entries in self.entries.items():
+            for entry in entries:
+                if why := _unused(entry, rows.get(name)):
+                    _log.warning("%s[%r] has no effect: %s", _WHERE, name, why)
+                    break
+
 
 def _symmetric(ends: tuple[float, float], kind: str) -> tuple[float, float]:
     """Return a range whose zero point is that of onnxruntime: 0, or half of all unsigned steps."""
@@ -73,6 +89,30 @@ def _symmetric(ends: tuple[float, float], kind: str) -> tuple[float, float]:
     scale = largest / high if low else 2 * largest / high
     point = 0 if low else (high + 1) // 2
     return ((low - point) * scale, (high - point) * scale)
+
+
+def _unused(entry: Mapping[str, Any], row: PlannedValue | None) -> str | None:
+    """Return why an entry changes nothing, or None if it does."""
+    if not any(value is not None for value in entry.values()):
+        return None
+    if row is None:
+        return "the passes before planning removed it"
+    if not row.quantized:
+        return f"it is {row.why}"
+    if entry.get("quant_type") is not None:
+        kind = type_of("quant_type", entry["quant_type"])
+        if kind != row.qtype:
+            return f"it is {row.qtype} where it is read, and not {kind}"
+    if entry.get("axis") is not None and row.axis is None:
+        return "it has one scale"
+    if entry.get("symmetric") is False and row.symmetric:
+        return "it is symmetric, as all values of its kind"
+    of_range = "rmin" in entry or "scale" in entry
+    if entry.get("symmetric") and not row.symmetric:
+        of_range = True
+    if of_range and row.source not in ("calibration", "weights"):
+        return f"its range is {row.source}"
+    return None
 
 
 def read(
@@ -99,6 +139,7 @@ def read(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise _wrong(name, f"is not in the model{hint}")
         entries = [entries] if isinstance(entries, Mapping) else list(entries)
+        found.entries[name] = entries
         for entry in entries:
             _check(name, entry, is_weight=name in weights)
         if name in weights:

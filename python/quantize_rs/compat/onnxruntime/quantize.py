@@ -201,8 +201,10 @@ def quantize_static(
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
+            overrides.warn_unused(plan)
             return plan.apply().save(model_output, external_data=use_external_data_format)
         plan = model.plan(activations=activations, optimize=optimize_model, **options)
+    overrides.warn_unused(plan)
     cache = None if calibration_cache_path is None else Path(calibration_cache_path)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
@@ -275,6 +277,7 @@ def quantize_dynamic(
     writable(model_output)
     with rename_plan_errors():
         plan = model.plan(**options)
+    overrides.warn_unused(plan)
     return plan.apply().save(model_output, external_data=use_external_data_format)
 
 
