@@ -70,6 +70,16 @@ impl Plan {
         Ok(Plan::new(Arc::clone(&self.model), observing))
     }
 
+    /// The same plan, whose calibration also finds the ranges of values that stay float.
+    fn observing_all(&self) -> Plan {
+        Plan::new(Arc::clone(&self.model), self.plan.observing_all())
+    }
+
+    /// The values whose ranges the plan needs and that have none in `ranges`.
+    fn missing(&self, py: Python<'_>, ranges: &Ranges) -> PyResult<Vec<String>> {
+        gil::detached(py, self.model.path(), || ranges.found.missing(&self.plan))
+    }
+
     /// Runs the model on samples, or on a part of them, and finds ranges. A part is given by its
     /// number, the number of parts, and whether second moments are kept.
     #[pyo3(signature = (source, method, run, keep, shard=None))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -52,21 +53,37 @@ class Wanted:
         CalibrationError
             The samples or the cache do not fit the model.
         """
-        if cache is not None and cache.exists():
-            ranges = Ranges.load(cache)
-            ranges = ranges if ranges.method == self.method else ranges.using(self.method)
-        elif reader is None:
-            what = "calibration_data_reader is None, and there is no cache of ranges"
-            raise OptionError(what, option="calibration_data_reader")
-        else:
-            samples = _strided(reader, self.stride) if self.stride else reader
-            ranges = plan.calibrate(samples, method=self.method)
-            if cache is not None:
-                ranges.save(cache)
+        known = self._cached(plan, cache, anew=reader is not None)
+        ranges = self._calibrated(plan, reader, cache) if known is None else known
         if self.restricted:
             ranges = ranges.with_values(_restricted(ranges.values))
         ends = overrides.ends(ranges.values)
         return ranges.with_values(ends) if ends else ranges
+
+    def _cached(self, plan: Plan, cache: Path | None, *, anew: bool) -> Ranges | None:
+        """Return the ranges of a cache, or None if samples have to run `anew`."""
+        if cache is None or not cache.exists():
+            return None
+        ranges = Ranges.load(cache)
+        missing = plan._plan.missing(ranges._ranges)
+        if missing and anew:
+            what = "%s has no range of %r: samples run again, and the file is written anew"
+            _log.warning(what, cache, missing[0])
+            return None
+        return ranges if ranges.method == self.method else ranges.using(self.method)
+
+    def _calibrated(self, plan: Plan, reader: Any, cache: Path | None) -> Ranges:
+        if reader is None:
+            what = "calibration_data_reader is None, and there is no cache of ranges"
+            raise OptionError(what, option="calibration_data_reader")
+        samples = _strided(reader, self.stride) if self.stride else reader
+        if cache is None:
+            return plan.calibrate(samples, method=self.method)
+        # A cache serves calls with other options, which may quantize other values.
+        all_values = dataclasses.replace(plan, _plan=plan._plan.observing_all())
+        ranges = all_values.calibrate(samples, method=self.method)
+        ranges.save(cache)
+        return ranges
 
 
 def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> str:

@@ -194,6 +194,10 @@ def quantize_static(
     # As in onnxruntime, weights are rounded without the help of samples.
     options |= {"weight_algorithm": "nearest"}
     overrides.add_to(options)
+    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
+    if cache is not None:
+        # Ranges are those of the given model: calls with other options rescale other channels.
+        options["equalize"] = False
     if options["weights"] in ("int4", "uint4") and "Gather" in model.info.operators:
         # In onnxruntime, tables have the type of activations.
         table = {"match": {"op_type": "Gather"}, "weights": 8}
@@ -205,7 +209,6 @@ def quantize_static(
             return plan.apply().save(model_output, external_data=use_external_data_format)
         plan = model.plan(activations=activations, optimize=optimize_model, **options)
     overrides.warn_unused(plan)
-    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 

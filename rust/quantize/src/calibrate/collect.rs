@@ -114,18 +114,15 @@ pub(super) fn collect(
 pub(super) fn observed_values(model: &Model, plan: &Plan) -> Vec<ObservedValue> {
     let graph = Graph::of(model).ok();
     let mut observed: BTreeMap<String, ObservedValue> = BTreeMap::new();
-    for (value, how) in plan.quantized().filter(|(_, how)| how.source == Source::Observed) {
+    let needed = plan.quantized().filter(|(_, how)| how.source == Source::Observed);
+    let needed = needed.map(|(value, how)| (value, how.spec));
+    for (value, spec) in plan.also_observed().chain(needed) {
         let id = graph.as_ref().and_then(|graph| Some((graph, graph.value(&value.name)?)));
         let limits = id.and_then(|(graph, id)| limits(graph, id));
         let bounds = id.and_then(|(graph, id)| bounds(graph, id));
         let name = value.name.clone();
-        let index = ObservedValue {
-            name: name.clone(),
-            spec: Some(how.spec),
-            channels: None,
-            limits,
-            bounds,
-        };
+        let index =
+            ObservedValue { name: name.clone(), spec: Some(spec), channels: None, limits, bounds };
         observed.insert(name, index);
     }
     if let Some(graph) = &graph {
@@ -133,7 +130,12 @@ pub(super) fn observed_values(model: &Model, plan: &Plan) -> Vec<ObservedValue> 
         let smoothed = smoothed.map(|node| (node.node, node.input));
         let corrected = plan.config.bias_correction.then(|| products(graph, plan));
         let corrected = corrected.into_iter().flatten().map(|it| (it.node, it.input));
-        for (node, input) in smoothed.chain(corrected) {
+        // Another plan may smooth and correct others.
+        let any = (0..graph.nodes.len()).filter(|_| plan.observes_all);
+        let any = any.filter_map(|node| Some((node, graph.input(node, 0)?)));
+        let any = any.filter(|(_, input)| observed.contains_key(graph.values[*input].name));
+        let any: Vec<_> = any.collect();
+        for (node, input) in smoothed.chain(corrected).chain(any) {
             let Some(channels) = channel_axis(graph.nodes[node]) else { continue };
             let name = graph.values[input].name.to_owned();
             observed

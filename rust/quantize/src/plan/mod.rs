@@ -95,6 +95,9 @@ pub struct Plan {
     /// All nodes that will read dequantized values, by position.
     #[serde(skip)]
     pub(crate) on_integers: BTreeSet<usize>,
+    /// Whether a calibration also observes float values that stay float or share a range.
+    #[serde(skip)]
+    pub(crate) observes_all: bool,
 }
 
 /// One value and the decision about it.
@@ -465,6 +468,7 @@ impl Plan {
             origin,
             integer_nodes,
             on_integers,
+            observes_all: false,
         }
     }
 

@@ -3,7 +3,7 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
-use super::{Consumers, Decision, KeepReason, QuantizeReason, Role, Source, ValuePlan};
+use super::{Consumers, Decision, KeepReason, Planned, QuantizeReason, Role, Source, ValuePlan};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::{Format, Model, Plan, QuantizeError};
 
@@ -39,6 +39,26 @@ impl Plan {
             };
         }
         Ok(plan)
+    }
+
+    /// The same plan, whose calibration also finds the ranges of float32 values that it does not
+    /// quantize itself: other plans for the model can then be applied with these ranges.
+    #[must_use]
+    pub fn observing_all(&self) -> Plan {
+        Plan { observes_all: true, ..self.clone() }
+    }
+
+    /// The values that are observed although the plan needs no range of their own, and how they
+    /// would be quantized.
+    pub(crate) fn also_observed(&self) -> impl Iterator<Item = (&Planned, QSpec)> {
+        let qtype = self.config.activations.unwrap_or(QType::UInt8);
+        let spec = QSpec::new(qtype, self.config.activation_symmetric, Granularity::PerTensor);
+        let values = self.values.iter().filter(|_| self.observes_all);
+        let floats = values.filter(|value| {
+            matches!(value.role, Role::Input | Role::Activation)
+                && value.dtype == Some(DataType::Float)
+        });
+        floats.map(move |value| (value, spec))
     }
 }
 

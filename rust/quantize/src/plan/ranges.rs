@@ -32,14 +32,24 @@ impl Ranges {
 
     /// Rejects ranges of another model, and ranges that lack a value of the plan.
     pub(crate) fn check(&self, plan: &Plan) -> Result<(), CalibrationError> {
-        self.check_print(&plan.origin.fingerprint)?;
-        self.check_complete()?;
-        match plan.observed().into_iter().find(|name| !self.values.contains_key(name)) {
+        match self.missing(plan)?.into_iter().next() {
             None => Ok(()),
             Some(name) => {
                 let what = "these ranges lack a value that the plan quantizes".to_owned();
                 Err(CalibrationError::data(what).at_value(name))
             }
         }
+    }
+
+    /// The values whose ranges a plan needs and that have none here.
+    ///
+    /// # Errors
+    /// The ranges are those of another model, or of a part of the samples.
+    pub fn missing(&self, plan: &Plan) -> Result<Vec<String>, CalibrationError> {
+        self.check_print(&plan.origin.fingerprint)?;
+        self.check_complete()?;
+        let mut names = plan.observed();
+        names.retain(|name| !self.values.contains_key(name));
+        Ok(names)
     }
 }
