@@ -348,13 +348,6 @@ def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
     ("options", "said"),
     [
         ({"extra_options": {"WeightSymetric": True}}, "did you mean WeightSymmetric"),
-        (
-            {
-                "quant_format": ours.QuantFormat.QOperator,
-                "extra_options": {"AddQDQPairToWeight": True},
-            },
-            "AddQDQPairToWeight is for QDQ",
-        ),
         ({"nodes_to_quantize": ["konv1"]}, "none of nodes_to_quantize is in the model"),
         ({"nodes_to_exclude": "conv1"}, "nodes_to_exclude is the text 'conv1'"),
         ({"op_types_to_quantize": ["Konv"]}, "op_types_to_quantize names `Konv`"),

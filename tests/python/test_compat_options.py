@@ -409,8 +409,19 @@ def test_every_operator_is_quantized_where_all_are_forced(digits: Path, images: 
         sum(value.quantized for value in found.activations) for found in (report, usual)
     )
     assert quantized > less
-    with pytest.raises(OptionError, match="reduce_range is for CPUs"):
-        static(digits, images, reduce_range=True, extra_options={"ForceQuantizeNoInputCheck": True})
+
+
+def test_npus_have_neither_seven_bits_nor_zero_points_of_weights(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = digits.with_name("o.onnx")
+    forced = {"ForceQuantizeNoInputCheck": True}
+    static(digits, images, extra_options=forced)
+    same = out.read_bytes()
+    static(digits, images, reduce_range=True, extra_options=forced | {"WeightSymmetric": False})
+    assert out.read_bytes() == same
+    for name in ("reduce_range", "WeightSymmetric"):
+        assert f"{name} has no effect with ForceQuantizeNoInputCheck" in caplog.text
 
 
 def test_a_function_may_say_which_nodes_stay_float(digits: Path, images: Path) -> None:
@@ -507,3 +518,86 @@ def test_blocks_leave_activations_float(
         if attribute.name == "block_size"
     ]
     assert set(attributes) == {32}
+
+
+@pytest.mark.parametrize(
+    ("options", "without", "name"),
+    [
+        (
+            {"quant_format": ours.QuantFormat.QOperator},
+            {"DedicatedQDQPair": True},
+            "DedicatedQDQPair",
+        ),
+        (
+            {"quant_format": ours.QuantFormat.QOperator},
+            {"AddQDQPairToWeight": True},
+            "AddQDQPairToWeight",
+        ),
+        ({"quant_format": ours.QuantFormat.QOperator}, {"QuantizeBias": False}, "QuantizeBias"),
+        (
+            {"quant_format": ours.QuantFormat.QOperator},
+            {"OpTypesToExcludeOutputQuantization": ["Conv"]},
+            "OpTypesToExcludeOutputQuantization",
+        ),
+        (
+            {"extra_options": {"AddQDQPairToWeight": True}},
+            {"DedicatedQDQPair": True},
+            "DedicatedQDQPair",
+        ),
+        ({}, {"MinimumRealRange": -1.0}, "MinimumRealRange"),
+        ({}, {"MinimumRealRange": 0}, "MinimumRealRange"),
+    ],
+)
+def test_options_that_do_not_matter_together_are_a_warning(
+    digits: Path,
+    images: Path,
+    caplog: pytest.LogCaptureFixture,
+    options: dict[str, Any],
+    without: dict[str, Any],
+    name: str,
+) -> None:
+    out = digits.with_name("o.onnx")
+    static(digits, images, **options)
+    same = out.read_bytes()
+    caplog.clear()
+    together = options.get("extra_options", {}) | without
+    static(digits, images, **options | {"extra_options": together})
+    assert out.read_bytes() == same
+    assert any(f"extra_options['{name}']" in record.getMessage() for record in caplog.records)
+
+
+def test_seven_bits_do_not_matter_for_16_bit_activations(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = digits.with_name("o.onnx")
+    wide = {"activation_type": ours.QuantType.QInt16}
+    static(digits, images, **wide)
+    same = out.read_bytes()
+    static(digits, images, reduce_range=True, **wide)
+    assert out.read_bytes() == same
+    assert "reduce_range has no effect with activation_type int16" in caplog.text
+
+
+def test_one_type_may_be_given_as_text(digits: Path, images: Path) -> None:
+    out = digits.with_name("o.onnx")
+    name = "OpTypesToExcludeOutputQuantization"
+    static(digits, images, extra_options={name: ["Relu"]})
+    same = out.read_bytes()
+    static(digits, images, extra_options={name: "Relu"})
+    assert out.read_bytes() == same
+
+
+def test_refusals_name_the_options_that_were_given(digits: Path, images: Path) -> None:
+    wide = ours.QuantType.QInt16
+    for options, said in (
+        (
+            {"quant_format": ours.QuantFormat.QOperator, "activation_type": wide},
+            "activation_type is int16, expected int8 or uint8; quant_format is QOperator",
+        ),
+        (
+            {"extra_options": {"ForceQuantizeNoInputCheck": True}, "weight_type": wide},
+            "weight_type is int16, .* with ForceQuantizeNoInputCheck",
+        ),
+    ):
+        with pytest.raises(OptionError, match=f"^{said}$"):
+            static(digits, images, **options)

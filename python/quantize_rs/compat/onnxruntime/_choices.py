@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Collection, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..._flow.model import Model
@@ -102,12 +102,38 @@ def nodes_of(option: str, value: Iterable[str] | None, known: Collection[str]) -
     return kept
 
 
-def rename_plan_errors() -> AbstractContextManager[None]:
+# What messages of `Model.plan` call the options, and what they are called in onnxruntime.
+_WORDS = {
+    "activation_type are": "activation_type is",
+    "output_format is qoperator": "quant_format is QOperator",
+    "output_format is dynamic": "the model is quantized with quantize_dynamic",
+    "output_format is fake_quant": "AddQDQPairToWeight is set",
+    "output_format is matmul_nbits": "quant_format is QOperator",
+    "for target x86-avx2": "with reduce_range",
+    "for target qnn": "with ForceQuantizeNoInputCheck",
+}
+
+
+@contextmanager
+def rename_plan_errors() -> Iterator[None]:
     """Rename options in errors of `Model.plan` to the names in onnxruntime."""
-    return check.rename_errors(
+    renamed = check.rename_errors(
         activations="activation_type",
         exclude="nodes_to_exclude",
         include="nodes_to_quantize",
         op_types="op_types_to_quantize",
         weights="weight_type",
+        symmetric="WeightSymmetric",
+        float_outputs="OpTypesToExcludeOutputQuantization",
+        min_range="MinimumRealRange",
     )
+    try:
+        with renamed:
+            yield
+    except OptionError as error:
+        what = str(error)
+        for native, theirs in _WORDS.items():
+            what = what.replace(native, theirs)
+        if what == str(error):
+            raise
+        raise OptionError(what, option=error.option) from None

@@ -126,6 +126,13 @@ def _quantize_bias(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value is None or value else {"quantize_bias": False}
 
 
+def _minimum(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
+    if value is None or float(value) > 0:
+        return {} if value is None else {"min_range": float(value)}
+    _log.warning("extra_options['MinimumRealRange'] is %r: no range is narrower", value)
+    return {}
+
+
 def _subgraphs(value: Any, _: Mapping[str, Any]) -> dict[str, Any]:
     return {} if value else {"subgraphs": False}
 
@@ -174,12 +181,16 @@ EXTRA: dict[str, Row] = {
         '`insert_fake_quant`, or `output_format="fake_quant"`',
     ),
     "OpTypesToExcludeOutputQuantization": Row(
-        _some("float_outputs", list),
+        _some("float_outputs", lambda types: [types] if isinstance(types, str) else list(types)),
         _idle(),
         "`float_outputs`: unless an operator that computes on integers reads the output, as in "
         "onnxruntime; Gemm and MatMul output float already",
     ),
-    "DedicatedQDQPair": Row(_sets(dedicated_qdq_pairs=True), _idle(), "`dedicated_qdq_pairs`"),
+    "DedicatedQDQPair": Row(
+        _sets(dedicated_qdq_pairs=True),
+        _idle(),
+        "`dedicated_qdq_pairs`; not with `AddQDQPairToWeight`, with a warning",
+    ),
     "QDQOpTypePerChannelSupportToAxis": Row(
         _done(_axes),
         _idle(),
@@ -248,7 +259,7 @@ EXTRA: dict[str, Row] = {
         "the model is converted to an opset whose standard operators support the type",
     ),
     "MinimumRealRange": Row(
-        _given("min_range", float),
+        _done(_minimum),
         _without_effect("MinimumRealRange", "ranges of activations are found when the model runs"),
         "`min_range`: activations only; weights have no range to widen",
     ),

@@ -47,6 +47,27 @@ _log = logging.getLogger("quantize_rs")
 StrPath: TypeAlias = str | os.PathLike[str]
 
 
+# What sets these options, for messages.
+_NAMES = {
+    "dedicated_qdq_pairs": "DedicatedQDQPair",
+    "float_outputs": "OpTypesToExcludeOutputQuantization",
+    "output_format": "AddQDQPairToWeight",
+    "quantize_bias": "QuantizeBias",
+    "target": "ForceQuantizeNoInputCheck",
+}
+
+# onnxruntime passes over them with QOperator, too; what is not between operators on integers stays
+# float in any case.
+_QDQ_ONLY = list(_NAMES)
+
+
+def _leave_out(extra: dict[str, Any], where: str, names: Iterable[str]) -> None:
+    """Remove options that have no effect somewhere, with a warning for each."""
+    for name in names:
+        if extra.pop(name, None) is not None:
+            _log.warning("extra_options[%r] has no effect %s", _NAMES[name], where)
+
+
 def _plan_options(
     model: Model,
     per_channel: bool,
@@ -64,9 +85,14 @@ def _plan_options(
     if include and not included:
         what = "none of nodes_to_quantize is in the model: nothing would be quantized"
         raise OptionError(what, option="nodes_to_quantize")
-    if reduce_range and "target" in extra:
-        what = "reduce_range is for CPUs, and ForceQuantizeNoInputCheck for NPUs: one of them"
-        raise OptionError(what, option="reduce_range")
+    if "target" in extra:
+        where = "has no effect with ForceQuantizeNoInputCheck"
+        if reduce_range:
+            _log.warning("reduce_range %s, which is for NPUs", where)
+            reduce_range = False
+        if extra.get("symmetric") is False:
+            _log.warning("WeightSymmetric %s: NPUs take weights with zero point 0 alone", where)
+            del extra["symmetric"]
     subgraphs = extra.pop("subgraphs", True)
     return {
         "weights": weights,
@@ -164,14 +190,15 @@ def quantize_static(
     """
     extra = _extra.options(extra_options)
     if name_of("quant_format", quant_format, [known.name for known in QuantFormat]) != "QDQ":
-        if "output_format" in extra:
-            what = "quant_format is QOperator, and AddQDQPairToWeight is for QDQ"
-            raise OptionError(what, option="quant_format")
+        _leave_out(extra, "with QOperator", _QDQ_ONLY)
         extra["output_format"] = "qoperator"
-        # What is not between operators on integers stays float in any case.
-        if extra.pop("target", None) is not None:
-            _log.warning("ForceQuantizeNoInputCheck has no effect with QOperator")
+    elif "output_format" in extra:
+        _leave_out(extra, "beside AddQDQPairToWeight", ["dedicated_qdq_pairs"])
     activations = type_of("activation_type", activation_type)
+    if reduce_range and activations not in ("int8", "uint8"):
+        what = "reduce_range has no effect with activation_type %s: it is for products of 8 bits"
+        _log.warning(what, activations)
+        reduce_range = False
     wanted = Wanted.of(calibrate_method, extra, activations)
     given = extra.pop("tensor_overrides", None)
     nodes = (nodes_to_quantize, nodes_to_exclude)
