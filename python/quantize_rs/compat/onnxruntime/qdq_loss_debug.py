@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._inputs.files import writable
-from ...errors import MissingPackageError
+from ...errors import CalibrationError, MissingPackageError, OptionError
 from ...kernels import dequantize_linear
 from ._onnx_package import onnx_package
 
@@ -37,7 +37,10 @@ Activations: TypeAlias = dict[str, list[Array]]
 # How a value is called before and after its pair of QuantizeLinear and DequantizeLinear, here and
 # in files of onnxruntime.
 _BEFORE = ("{}_float", "{}_QuantizeLinear_Input", "{}")
-_AFTER = ("{}_dequantized", "{}_DequantizeLinear_Output", "{}")
+_AFTER = ("{}_dequantized", "{}_DequantizeLinear_Output", "{}_DequantizeLinear_Output_1", "{}")
+
+# An input of a model is output through a node with this ending.
+_SAVED = "_SavedOutput"
 
 
 def modify_model_output_intermediate_tensors(
@@ -53,7 +56,7 @@ def modify_model_output_intermediate_tensors(
     input_model_path, output_model_path
         The model, and the file to write.
     op_types_for_saving
-        Only values of nodes of these types; by default all.
+        Only values of nodes of these types; by default, and if it is empty, all.
     save_as_external_data
         Write weights to ``<name>.data``.
 
@@ -65,16 +68,22 @@ def modify_model_output_intermediate_tensors(
     onnx = onnx_package("modify_model_output_intermediate_tensors")
     writable(output_model_path)
     model = onnx.load(os.fspath(input_model_path))
-    types = None if op_types_for_saving is None else set(op_types_for_saving)
+    types = set(op_types_for_saving or ())
+    inputs = {value.name for value in model.graph.input}
     known = {tensor.name for tensor in model.graph.initializer}
-    known |= {value.name for value in (*model.graph.input, *model.graph.output)}
-    for node in model.graph.node:
-        if types is not None and node.op_type not in types:
+    known |= {value.name for value in model.graph.output}
+    for node in list(model.graph.node):
+        if types and node.op_type not in types:
             continue
         for name in (*node.input, *node.output):
-            if name and name not in known:
-                known.add(name)
-                model.graph.output.append(onnx.ValueInfoProto(name=name))
+            if not name or name in known:
+                continue
+            known.add(name)
+            if name in inputs:
+                saved = onnx.helper.make_node("Identity", [name], [f"{name}{_SAVED}"])
+                model.graph.node.append(saved)
+                name = saved.output[0]
+            model.graph.output.append(onnx.ValueInfoProto(name=name))
     data = f"{Path(output_model_path).name}.data" if save_as_external_data else None
     onnx.save(
         model,
@@ -94,6 +103,8 @@ def collect_activations(
 
     Raises
     ------
+    CalibrationError
+        There are no samples.
     MissingPackageError
         The package onnxruntime is not installed.
     """
@@ -114,12 +125,17 @@ def collect_activations(
         session_options,
         providers=list(execution_providers or ["CPUExecutionProvider"]),
     )
-    names = [output.name for output in session.get_outputs()]
+    names = [output.name.removesuffix(_SAVED) for output in session.get_outputs()]
     found: Activations = {}
+    count = 0
     for sample in iter(input_reader.get_next, None):
+        count += 1
         for name, value in zip(names, session.run(None, sample), strict=True):
-            if getattr(value, "dtype", None) == np.float32:
+            if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating):
                 found.setdefault(name, []).append(value)
+    if not count:
+        what = "input_reader returned no samples: make a new reader for each call"
+        raise CalibrationError(what, category="no_samples")
     return found
 
 
@@ -201,7 +217,16 @@ def create_weight_matching(
 
 
 def compute_signal_to_quantization_noice_ratio(x: Arrays, y: Arrays) -> float:
-    """Return ``20 log10(|x| / |x - y|)`` in dB over all arrays; the name is onnxruntime's."""
+    """Return ``20 log10(|x| / |x - y|)`` in dB over all arrays; the name is onnxruntime's.
+
+    Raises
+    ------
+    OptionError
+        There are more arrays of one than of the other.
+    """
+    if len(_parts(x)) != len(_parts(y)):
+        what = f"y has {len(_parts(y))} arrays, expected {len(_parts(x))} as x has"
+        raise OptionError(what, option="y")
     least = float(np.finfo(np.float64).eps)
     left, right = (
         np.concatenate([np.ravel(part).astype(np.float64) for part in _parts(each)])
