@@ -450,3 +450,27 @@ def test_weights_of_few_bits_are_compared_too(
     [row] = [row for row in report.quantized if row.name == "fc1.weight"]
     found = debug.compute_weight_error(debug.create_weight_matching(digits, out))
     assert found["fc1.weight"] == pytest.approx(row.sqnr_db, abs=0.05)
+
+
+@pytest.mark.parametrize("one_file", [True, False])
+def test_preprocessing_again_writes_the_same_files(
+    digits: Path, tmp_path: Path, one_file: bool
+) -> None:
+    given: dict[str, Any] = {"external_data_location": "data/p.bin"} if one_file else {}
+    given |= {"all_tensors_to_one_file": one_file, "external_data_size_threshold": 0}
+    folder = tmp_path / "out"
+    folder.mkdir()
+    sizes = []
+    for _ in range(2):
+        out = folder / "p.onnx"
+        ours.quant_pre_process(digits, out, save_as_external_data=True, **given)
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        sizes.append({path.relative_to(folder): path.stat().st_size for path in files})
+    assert sizes[0] == sizes[1]
+    assert (Path("data/p.bin") in sizes[0]) == one_file
+    onnx.checker.check_model(folder / "p.onnx")
+    for wrong in ("../p.bin", "p.onnx", str(tmp_path / "p.bin")):
+        with pytest.raises(OptionError, match="external_data_location is"):
+            ours.quant_pre_process(
+                digits, out, save_as_external_data=True, external_data_location=wrong
+            )

@@ -59,7 +59,8 @@ def quant_pre_process(
     Raises
     ------
     OptionError
-        The model or the output path is missing.
+        The model or the output path is missing, or `external_data_location` is not a path below the
+        folder of the output.
     ModelError
         As in `quantize_rs.optimize`.
     MissingPackageError
@@ -86,19 +87,39 @@ def quant_pre_process(
         _write(source, output_model_path, passes, shapes)
         return
     onnx = onnx_package("save_as_external_data")
-    target = writable(output_model_path)
-    with tempfile.TemporaryDirectory() as folder:
-        whole = Path(folder) / "model.onnx"
+    writable(output_model_path)
+    target = Path(output_model_path).resolve()
+    if external_data_location is not None:
+        _check_location(external_data_location, target)
+    # Beside the result, so that complete files can be moved to their places.
+    with tempfile.TemporaryDirectory(prefix=".quantize-rs-", dir=target.parent) as folder:
+        whole, split = Path(folder) / "model.onnx", Path(folder) / "split"
+        split.mkdir()
+        if external_data_location is not None:
+            (split / external_data_location).parent.mkdir(parents=True, exist_ok=True)
         _write(source, whole, passes, shapes)
         onnx.save_model(
             onnx.load(whole),
-            target,
+            split / target.name,
             save_as_external_data=True,
             all_tensors_to_one_file=all_tensors_to_one_file,
             location=external_data_location,
             size_threshold=external_data_size_threshold,
             convert_attribute=False,
         )
+        files = [path for path in split.rglob("*") if path.is_file()]
+        # The model comes last: it refers to the others.
+        for path in sorted(files, key=lambda path: path == split / target.name):
+            place = target.parent / path.relative_to(split)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            path.replace(place)
+
+
+def _check_location(location: str, target: Path) -> None:
+    path = Path(location)
+    if path.is_absolute() or ".." in path.parts or path == Path(target.name):
+        what = f"external_data_location is {location!r}, expected a path beside the output"
+        raise OptionError(what, option="external_data_location")
 
 
 def _write(source: ModelSource, path: StrPath, passes: list[str] | None, shapes: bool) -> None:
