@@ -10,6 +10,7 @@ from .matmul_nbits_quantizer import (
     HQQWeightOnlyQuantConfig,
     MatMulNBitsQuantizer,
     RTNWeightOnlyQuantConfig,
+    main,
 )
 
 __all__ = [
@@ -52,3 +53,7 @@ class MatMul4BitsQuantizer(MatMulNBitsQuantizer):
             algo_config=algo_config,
             **given,
         )
+
+
+if __name__ == "__main__":
+    main()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
 from ._choices import names_of, nodes_of, rename_plan_errors
+from ._command import model_parser, quantize_weights
 from .matmul_nbits_quantizer import WeightQuantizer
 
 __all__ = ["MatMulBnb4Quantizer"]
@@ -80,3 +81,22 @@ class MatMulBnb4Quantizer(WeightQuantizer):
     def process(self) -> None:
         """Quantize the weights."""
         self._done = self._plan.apply()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Quantize weights to NF4 or FP4; the flags are those of onnxruntime's module."""
+    parser = model_parser("Quantize the weights of MatMul to 4-bit codes in blocks.")
+    kinds = [MatMulBnb4Quantizer.FP4, MatMulBnb4Quantizer.NF4]
+    parser.add_argument("--quant_type", type=int, default=1, choices=kinds, help="0: FP4, 1: NF4")
+    parser.add_argument("--block_size", type=int, default=64)
+    given = parser.parse_args(arguments)
+    quantize_weights(
+        given,
+        lambda: MatMulBnb4Quantizer(
+            given.input_model, given.quant_type, given.block_size, given.nodes_to_exclude
+        ),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from ._command import truth
 from .shape_inference import quant_pre_process
 
 __all__ = ["quant_pre_process"]
@@ -27,21 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--output", required=True, help="the file to write")
     for flag in _FLAGS:
         # onnxruntime takes both `--flag` and `--flag True`.
-        parser.add_argument(f"--{flag}", nargs="?", type=_on, const=True, default=False)
+        parser.add_argument(f"--{flag}", nargs="?", type=truth, const=True, default=False)
     parser.add_argument("--int_max", type=int, default=2**31 - 1)
     parser.add_argument("--verbose", type=int, default=0)
     parser.add_argument("--external_data_location")
     parser.add_argument("--external_data_size_threshold", type=int, default=1024)
     given = vars(parser.parse_args(arguments))
     quant_pre_process(given.pop("input"), given.pop("output"), **given)
-
-
-def _on(text: str) -> bool:
-    if text.lower() in ("true", "1", "yes"):
-        return True
-    if text.lower() in ("false", "0", "no"):
-        return False
-    raise argparse.ArgumentTypeError(f"{text!r} is neither True nor False")
 
 
 if __name__ == "__main__":
