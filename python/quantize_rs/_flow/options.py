@@ -268,8 +268,8 @@ class QuantizeOptions:
 
         Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and settings: `exclude`
         (True leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
-        `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
-        `layer_bits`, `layer_types` and `activation_types`. Default: None.
+        `symmetric` (of weights), `per_channel`, `block_size`. Entries take precedence over
+        `exclude`, `include`, `layer_bits`, `layer_types` and `activation_types`. Default: None.
     prune : float | None
         Set weights with `abs(w) < prune` to 0 before anything else. They stay exactly 0 when they
         are quantized. Weights that `exclude` leaves in float are left alone. Default: None.

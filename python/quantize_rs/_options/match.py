@@ -12,7 +12,7 @@ from . import check
 __all__ = ["Match", "overrides"]
 
 _SELECTORS = ("name", "pattern", "op_type")
-_SETTINGS = ("exclude", "weights", "activations", "per_channel", "block_size")
+_SETTINGS = ("exclude", "weights", "activations", "symmetric", "per_channel", "block_size")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,8 @@ class Match:
         The type of the weights, their bits, or ``"float32"`` to leave them in float.
     activations : str, optional
         The type of the activations.
+    symmetric : bool, optional
+        Whether weights have the zero point 0, or the middle of the range of an unsigned type.
     per_channel : bool, optional
         One scale for each output channel of a weight, or one for the whole tensor.
     block_size : int, optional
@@ -53,6 +55,7 @@ class Match:
     exclude: bool | None = None
     weights: str | int | None = None
     activations: str | None = None
+    symmetric: bool | None = None
     per_channel: bool | None = None
     block_size: int | None = None
 

@@ -225,10 +225,7 @@ def quantize_static(
     if cache is not None:
         # Ranges are those of the given model: calls with other options rescale other channels.
         options["equalize"] = False
-    if options["weights"] in ("int4", "uint4") and "Gather" in model.info.operators:
-        # In onnxruntime, tables have the type of activations.
-        table = {"match": {"op_type": "Gather"}, "weights": 8}
-        options["overrides"].append(table)
+    options["overrides"].append(_table(activations))
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
@@ -238,6 +235,12 @@ def quantize_static(
     overrides.warn_unused(plan)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
+
+
+def _table(activations: str) -> dict[str, Any]:
+    """Give tables the type and the zero point of activations, as onnxruntime does."""
+    symmetric = not activations.startswith("uint")
+    return {"match": {"op_type": "Gather"}, "weights": activations, "symmetric": symmetric}
 
 
 def _in_blocks(model: Model, options: dict[str, Any], optimize_model: bool) -> Plan:
@@ -302,6 +305,7 @@ def quantize_dynamic(
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
     overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
     overrides.add_to(options)
+    options["overrides"].append(_table("uint8"))
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)

@@ -184,6 +184,7 @@ fn of_override() -> Value {
             "exclude": { "type": "boolean" },
             "weights": widths,
             "activations": kind("activations"),
+            "symmetric": { "type": "boolean" },
             "per_channel": { "type": "boolean" },
             "block_size": { "type": "integer", "minimum": 16 },
         },

@@ -97,17 +97,18 @@ impl Config {
         for (index, entry) in self.overrides.iter().enumerate() {
             let refused =
                 |what: &str| Err(QuantizeError::option("overrides", format!("[{index}] {what}")));
-            let Override { matches: _, exclude, weights, activations, per_channel, block_size } =
-                entry;
+            let Override { matches: _, exclude, weights, activations, .. } = entry;
+            let Override { symmetric, per_channel, block_size, .. } = entry;
             if exclude.is_none()
                 && weights.is_none()
                 && activations.is_none()
+                && symmetric.is_none()
                 && per_channel.is_none()
                 && block_size.is_none()
             {
                 return refused(
-                    "answers nothing: give exclude, weights, activations, per_channel or \
-                     block_size",
+                    "answers nothing: give exclude, weights, activations, symmetric, per_channel \
+                     or block_size",
                 );
             }
             if activations.is_some() && self.activations.is_none() {

@@ -521,8 +521,8 @@ options! {
     ///
     /// Each entry has a `match` with a `name`, a `pattern` or an `op_type`, and settings: `exclude`
     /// (true leaves it in float), `weights` (bits, a type, or float32), `activations` (a type),
-    /// `per_channel`, `block_size`. Entries take precedence over `exclude`, `include`,
-    /// `layer_bits`, `layer_types` and `activation_types`.
+    /// `symmetric` (of weights), `per_channel`, `block_size`. Entries take precedence over
+    /// `exclude`, `include`, `layer_bits`, `layer_types` and `activation_types`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     option overrides: Vec<Override> = Vec::new() => {
         group: Group::Layers,

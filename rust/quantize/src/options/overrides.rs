@@ -32,6 +32,9 @@ pub struct Override {
     /// The type of activations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub activations: Option<QType>,
+    /// Whether the zero point of weights is 0, or the middle of the range of an unsigned type.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symmetric: Option<bool>,
     /// One scale for each output channel of a weight, or one for the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_channel: Option<bool>,

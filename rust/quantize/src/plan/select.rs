@@ -37,6 +37,7 @@ struct Entry {
     /// The type of weights, or that they stay float; a bit width is resolved to a type.
     weights: Option<Width>,
     activations: Option<QType>,
+    symmetric: Option<bool>,
     per_channel: Option<bool>,
     block_size: Option<usize>,
 }
@@ -50,6 +51,7 @@ impl Entry {
             exclude: None,
             weights: None,
             activations: None,
+            symmetric: None,
             per_channel: None,
             block_size: None,
         }
@@ -122,7 +124,8 @@ fn overridden(
     entry: &Override,
     names: &Names<'_, '_>,
 ) -> Result<Entry, QuantizeError> {
-    let Override { matches, exclude, weights, activations, per_channel, block_size } = entry;
+    let Override { matches, exclude, weights, activations, symmetric, per_channel, block_size } =
+        entry;
     // An entry for activations may name a value; all others name weights and nodes.
     let known = if activations.is_some() { names.anything() } else { names.all() };
     let pattern = known.matching("overrides", matches)?;
@@ -137,6 +140,7 @@ fn overridden(
         exclude: *exclude,
         weights,
         activations: *activations,
+        symmetric: *symmetric,
         per_channel: *per_channel,
         block_size: *block_size,
     })
@@ -362,7 +366,8 @@ impl Selection {
         (asked == Width::Float).then(|| entry.name.clone())
     }
 
-    /// The configuration for this weight, with the granularity that entries set for it.
+    /// The configuration for this weight, with the symmetry and granularity that entries set for
+    /// it.
     pub(super) fn config_of<'c, 'm>(
         &self,
         config: &'c Config,
@@ -372,17 +377,19 @@ impl Selection {
         let subject = self.subject(weight, readers);
         let per_channel = self.first(&subject, |entry| entry.per_channel);
         let block_size = self.first(&subject, |entry| entry.block_size);
-        if per_channel.is_none() && block_size.is_none() {
+        let symmetric = self.first(&subject, |entry| entry.symmetric);
+        if per_channel.is_none() && block_size.is_none() && symmetric.is_none() {
             return Cow::Borrowed(config);
         }
         Cow::Owned(Config {
+            symmetric: symmetric.map(|(_, _, found)| found).or(config.symmetric),
             per_channel: per_channel.map(|(_, _, found)| found).or(config.per_channel),
             block_size: block_size.map(|(_, _, found)| found).or(config.block_size),
             ..config.clone()
         })
     }
 
-    /// The entries of `overrides` that decided the type or granularity of a value, by the name of
+    /// The entries of `overrides` that decided the type, symmetry or granularity of a value, by the name of
     /// the value.
     pub(super) fn decided(
         &self,
@@ -405,6 +412,7 @@ impl Selection {
             let subject = self.subject(&constant.names(graph), constant.multipliers(graph));
             let of_weight = [
                 self.first(&subject, |entry| entry.weights.map(|_| ())),
+                self.first(&subject, |entry| entry.symmetric.map(|_| ())),
                 self.first(&subject, |entry| entry.per_channel.map(|_| ())),
                 self.first(&subject, |entry| entry.block_size.map(|_| ())),
             ];

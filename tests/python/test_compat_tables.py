@@ -1,0 +1,113 @@
+"""Tables of embeddings in compat: the type of activations, as in onnxruntime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime.quantization as theirs
+import oracle
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs.compat import onnxruntime as ours
+
+F = np.float32
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A table whose elements are all positive, a normalization and a product."""
+    generator = np.random.default_rng(0)
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["rows"], "gather"),
+        helper.make_node("LayerNormalization", ["rows", "ones"], ["n"], "normalize", axis=-1),
+        helper.make_node("MatMul", ["n", "w"], ["y"], "product"),
+    ]
+    tensors = {
+        "table": generator.uniform(0.5, 1.5, (200, 32)),
+        "ones": np.ones(32),
+        "w": generator.normal(size=(32, 32)) / 6,
+    }
+    graph = helper.make_graph(
+        nodes,
+        "encoder",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 32])],
+        [numpy_helper.from_array(array.astype(F), name) for name, array in tensors.items()],
+    )
+    path = tmp_path / "encoder.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    return path
+
+
+class Reader(theirs.CalibrationDataReader):  # type: ignore[misc]
+    def __init__(self) -> None:
+        self.samples = ids(1, 64)
+
+    def get_next(self) -> Any:
+        return next(self.samples, None)
+
+
+def ids(seed: int, count: int) -> Iterator[dict[str, np.ndarray]]:
+    generator = np.random.default_rng(seed)
+    return iter([{"ids": generator.integers(0, 200, (1, 8))} for _ in range(count)])
+
+
+def accuracy(encoder: Path, result: Path) -> float:
+    feeds = list(ids(2, 20))
+    return oracle.sqnr(
+        [np.stack([oracle.ort(encoder, feed)[0] for feed in feeds])],
+        [np.stack([oracle.ort(result, feed)[0] for feed in feeds])],
+    )
+
+
+def table_type(path: Path) -> str:
+    (table,) = (t for t in onnx.load(path).graph.initializer if t.name == "table_quantized")
+    return str(TensorProto.DataType.Name(table.data_type))
+
+
+@pytest.mark.parametrize("kind", ["QUInt8", "QUInt16", "QInt16"])
+def test_static_tables_are_as_accurate_as_those_of_onnxruntime(encoder: Path, kind: str) -> None:
+    results = []
+    for module in (ours, theirs):
+        result = encoder.with_name(f"{module.__name__}.onnx")
+        activation_type = getattr(module.QuantType, kind)
+        module.quantize_static(encoder, result, Reader(), activation_type=activation_type)
+        results.append(result)
+    assert table_type(results[0]) == table_type(results[1])
+    assert accuracy(encoder, results[0]) > accuracy(encoder, results[1]) - 0.1
+
+
+def test_dynamic_tables_are_as_accurate_as_those_of_onnxruntime(encoder: Path) -> None:
+    results = []
+    for module in (ours, theirs):
+        result = encoder.with_name(f"{module.__name__}.onnx")
+        module.quantize_dynamic(encoder, result)
+        results.append(result)
+    assert table_type(results[0]) == table_type(results[1]) == "UINT8"
+    assert accuracy(encoder, results[0]) > accuracy(encoder, results[1]) - 0.1
+
+
+def test_an_override_gives_one_weight_a_zero_point_of_its_own(encoder: Path) -> None:
+    def made(*overrides: Any) -> Any:
+        options = {"weights": "uint8", "per_channel": False, "include": ["*"]}
+        return quantize_rs.open(encoder).plan(**options, symmetric=True, overrides=overrides)
+
+    skewed = quantize_rs.Match(name="table", symmetric=False)
+    points = {}
+    for case, plan in (("none", made()), ("table", made(skewed))):
+        model = onnx.load_from_string(plan.apply().to_bytes())
+        points[case] = {
+            t.name: int(numpy_helper.to_array(t))
+            for t in model.graph.initializer
+            if t.name.endswith("_zp")
+        }
+    assert points["none"]["table_zp"] == points["table"]["w_zp"] == 128
+    assert points["table"].get("table_zp", 0) == 0
+    assert skewed.to_dict() == {"match": {"name": "table"}, "symmetric": False}
