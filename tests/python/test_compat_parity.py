@@ -245,8 +245,12 @@ def test_configurations_of_blocks_are_mapped(digits: Path, tmp_path: Path) -> No
 
 def test_names_without_equivalent_say_what_to_use() -> None:
     for name in ("QDQQuantizer", "ONNXQuantizer", "CudaQuantizer"):
-        with pytest.raises(ImportError, match=name):
+        with pytest.raises(ImportError, match=f"has no {name}: "):
+            exec(f"from quantize_rs.compat.onnxruntime import {name}")
+        with pytest.raises(AttributeError, match=f"has no {name}: "):
             getattr(ours, name)
+        assert getattr(ours, name, None) is None
+        assert not hasattr(ours, name)
     with pytest.raises(AttributeError, match="nothing_like_it"):
         ours.nothing_like_it  # noqa: B018
     there = [name for name, thing in vars(theirs).items() if not inspect.ismodule(thing)]

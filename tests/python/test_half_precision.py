@@ -606,3 +606,9 @@ def test_quantized_activations_and_16_bit_floats_exclude_each_other() -> None:
         quantize_rs.quantize(digits.model, None, output_format="dynamic", float_type="float16")
     with pytest.raises(quantize_rs.OptionError, match="float_type is `half`"):
         quantize_rs.quantize(digits.model, None, float_type="half")
+
+
+def test_a_limit_that_is_no_number_is_refused(digits: Path, images: Path) -> None:
+    for data in (None, images):
+        with pytest.raises(quantize_rs.OptionError, match="enough_sqnr is NaN, expected decibels"):
+            quantize_rs.convert_float16(digits, None, data, enough_sqnr=float("nan"))

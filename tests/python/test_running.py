@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -335,3 +336,22 @@ def test_looking_at_a_model_is_quick(tmp_path: Path) -> None:
     took = time.perf_counter() - begun
     assert info.parameters == weight.size
     assert took < 0.02
+
+
+def test_ranges_are_one_line_of_json_and_a_limit_is_at_least_one(
+    digits: Path, images: Path, tmp_path: Path
+) -> None:
+    def run(*command: object) -> subprocess.CompletedProcess[str]:
+        line = [sys.executable, "-m", "quantize_rs", *map(str, command)]
+        return subprocess.run(line, capture_output=True, text=True, check=False)
+
+    ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
+    ranges.save(tmp_path / "r.json")
+    shown = run("ranges", "show", tmp_path / "r.json", "--format", "json")
+    assert shown.stdout.count("\n") == 1
+    assert json.loads(shown.stdout) == ranges.to_dict()
+    assert ranges.to_json() == shown.stdout.strip()
+    for flag, data in (("--limit", images), ("--num-samples", "random")):
+        none = run("calibrate", digits, "--data", data, flag, 0, "-o", tmp_path / "o.onnx")
+        assert none.returncode == 2
+        assert f"'0' for '{flag} <N>'" in none.stderr

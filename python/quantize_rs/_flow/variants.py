@@ -45,9 +45,9 @@ def variants(
         Samples, as in `quantize_with_calibration`; up to 128 are used. Weights are rounded with
         their help, and the errors and times of the variants are measured.
     platform : "transformers.js" or "optimum"
-        The platform. For Transformers.js: ``fp32``, ``fp16``, ``q8``, ``int8``, ``uint8``, ``q4``
-        and ``q4f16``. For Optimum and Sentence Transformers: ``fp32``, ``avx2``, ``avx512_vnni``,
-        ``arm64`` and ``tensorrt``, which needs samples.
+        The platform. For Transformers.js: ``fp32``, ``fp16``, ``q8``, ``int8``, ``uint8``,
+        ``q4``, ``bnb4`` and ``q4f16``. For Optimum and Sentence Transformers: ``fp32``, ``avx2``,
+        ``avx512_vnni``, ``arm64`` and ``tensorrt``, which needs samples.
     only : iterable of str, optional
         Write only these variants.
     engine : "auto", "tract" or "onnxruntime"

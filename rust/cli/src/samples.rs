@@ -1,5 +1,6 @@
 //! Calibration samples: a file of samples, images or, on request, random numbers.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -34,14 +35,14 @@ pub(crate) struct SampleArguments {
         requires = "calibration_data",
         help = options::help("limit")
     )]
-    limit: Option<usize>,
+    limit: Option<NonZero<usize>>,
     #[arg(
         long,
         value_name = "N",
         requires = "calibration_data",
         help = options::help("num_samples")
     )]
-    num_samples: Option<usize>,
+    num_samples: Option<NonZero<usize>>,
     #[arg(
         long,
         value_name = "DIMS",
@@ -141,12 +142,17 @@ impl SampleArguments {
         samples.map(Some)
     }
 
+    /// The number of samples to use at most.
+    fn limit(&self) -> Option<usize> {
+        self.limit.map(NonZero::get)
+    }
+
     fn random(&self, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
         if self.limit.is_some() {
             let message = "--limit is for files; --num-samples is for --calibration-data random";
             return Err(Failure::Misuse(message.to_owned()));
         }
-        let count = self.num_samples.unwrap_or(NUM_SAMPLES);
+        let count = self.num_samples.map_or(NUM_SAMPLES, NonZero::get);
         let shape = self.sample_shape.as_deref();
         Ok(samples::random(inputs, count, shape, self.seed.unwrap_or(0))?)
     }
@@ -162,8 +168,8 @@ impl SampleArguments {
             return Err(Failure::Misuse(message));
         }
         if samples::is_image_path(path) {
-            return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
+            return Ok(self.images.folder(path)?.open(inputs, self.limit())?);
         }
-        Ok(samples::open(path, inputs, self.limit)?)
+        Ok(samples::open(path, inputs, self.limit())?)
     }
 }

@@ -20,6 +20,7 @@ Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from .calibrate import (
@@ -93,7 +94,10 @@ _ELSEWHERE = {
 
 def __getattr__(name: str) -> Any:
     """Say what to use instead of a name that onnxruntime has."""
-    if name in _ELSEWHERE:
-        what = f"{__name__} has no {name}: {_ELSEWHERE[name]}"
+    if name not in _ELSEWHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    what = f"{__name__} has no {name}: {_ELSEWHERE[name]}"
+    # The import system replaces an AttributeError by one of its own, without the text.
+    if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
         raise ImportError(what, name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    raise AttributeError(what)

@@ -62,16 +62,19 @@ impl Ranges {
         Ok(Ranges { moments: Some(Moments::in_file(file)), ..ranges })
     }
 
-    /// The ranges as JSON, without second moments.
+    /// The ranges as JSON on one line, without second moments.
     pub fn to_json(&self) -> String {
+        // As below.
+        let line = |ranges: &Ranges| serde_json::to_string(ranges).unwrap_or_default();
         if self.moments.is_none() {
-            return self.json();
+            return line(self);
         }
         let mut bare = Ranges { moments: None, ..self.clone() };
         bare.notes.push(NO_MOMENTS.to_owned());
-        bare.json()
+        line(&bare)
     }
 
+    /// The text of a file, for people too.
     fn json(&self) -> String {
         // Serialization cannot fail: all keys are strings.
         serde_json::to_string_pretty(self).unwrap_or_default()

@@ -46,6 +46,16 @@ impl Default for HalfOptions {
     }
 }
 
+impl HalfOptions {
+    /// Rejects a limit that no number reaches or misses.
+    fn check(&self) -> Result<(), QuantizeError> {
+        if self.enough_sqnr.is_nan() {
+            return Err(QuantizeError::option("enough_sqnr", "is NaN, expected decibels"));
+        }
+        Ok(())
+    }
+}
+
 /// The SQNR that is good enough, in decibels: rounding to float16 gives 60 to 75 dB where nothing
 /// else is lost. bfloat16 has 3 bits less, 18 dB.
 const ENOUGH_SQNR: f64 = 60.0;
@@ -115,6 +125,7 @@ pub struct HalfReport {
 /// # Errors
 /// The graph is not well-formed, or an excluded node does not exist.
 pub fn convert_half(model: &Model, options: &HalfOptions) -> Result<HalfPrecision, QuantizeError> {
+    options.check()?;
     while_unchanged(&[model], || {
         let begun = Instant::now();
         let (float, clipped) = prepared(model, options.half)?;
@@ -143,6 +154,7 @@ pub fn convert_half_with_samples(
     samples: &mut dyn Samples,
     mut control: Control<'_>,
 ) -> Result<HalfPrecision, QuantizeError> {
+    options.check()?;
     while_unchanged(&[model], || {
         let begun = Instant::now();
         let (float, clipped) = prepared(model, options.half)?;
