@@ -40,11 +40,43 @@ def calibrated(executor: Any, samples: Any = IMAGES, **options: Any) -> quantize
 
 
 def assert_same(found: quantize_rs.Ranges, samples: Any) -> None:
-    """Compare ranges of few samples, of which those of one process have a warning."""
     whole = PLAN.calibrate(samples, engine="tract")
-    assert found.samples == whole.samples
-    assert found.values == whole.values
+    assert found == whole
     assert PLAN.apply(found).to_bytes() == PLAN.apply(whole).to_bytes()
+
+
+REMARKS = {
+    "few": (IMAGES[:5], ["only 5 samples: give at least 128, as varied as production inputs"]),
+    "identical": (np.repeat(IMAGES[:1], 64, 0), ["all 64 samples are identical"]),
+    "repeated": (np.tile(IMAGES[:4], (16, 1, 1, 1)), ["only 4 of 64 samples are distinct"]),
+    "constant": (
+        np.repeat(np.full_like(IMAGES[:1], 0.5), 40, 0),
+        [
+            "all 40 samples are identical",
+            "all values of input `image` are the same in all samples",
+        ],
+    ),
+    "of another type": (IMAGES[:40].astype(np.float64), None),
+    "all": (IMAGES, []),
+    # Each part is constant, and all of them are not.
+    "constant in parts": (np.stack([IMAGES[0] * 0, IMAGES[0] * 0 + 1] * 20), None),
+}
+
+
+@pytest.mark.parametrize("name", REMARKS)
+@pytest.mark.parametrize("shards", [2, 3])
+def test_remarks_on_samples_are_those_of_one_process(
+    name: str, shards: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples, expected = REMARKS[name]
+    whole = PLAN.calibrate(samples, engine="tract")
+    said = [record.getMessage() for record in caplog.records]
+    assert expected in (None, said)
+    caplog.clear()
+    with ThreadPoolExecutor(2) as executor:
+        found = calibrated(executor, samples, shards=shards)
+    assert found == whole
+    assert [record.getMessage() for record in caplog.records] == said
 
 
 @pytest.mark.parametrize("shards", [1, 2, 3, 8])

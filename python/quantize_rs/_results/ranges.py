@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from .. import _core
 from .._inputs import files
 from .._inputs.model_source import ModelSource, OpenedModel, read_model
+from .._inputs.run import warn
 from .._options import check
 from ..errors import OptionError
 from . import notebook
@@ -197,7 +198,8 @@ class Ranges:
         with `shard`. The result is that of one calibration bit for bit. Shards hold the second
         moments that weights are rounded with, which `Plan.apply` does for the merged ranges;
         merged from other ranges, weights are rounded without samples. Ranges of ``"auto"`` cannot
-        be merged: merge ranges of one method first.
+        be merged: merge ranges of one method first. Warnings about the samples of all parts are
+        logged.
 
         Raises
         ------
@@ -221,7 +223,9 @@ class Ranges:
                 raise TypeError("merge() needs other ranges")
             return Ranges(self._ranges.merge(other._ranges))
         parts = [*self] if other is None else [*self, other]
-        return Ranges(_core.Ranges.merge_all([part._ranges for part in parts]))
+        merged = _core.Ranges.merge_all([part._ranges for part in parts])
+        warn(merged.warnings)
+        return Ranges(merged)
 
     def plot(
         self, value: str | None = None, *, path: str | os.PathLike[str] | None = None

@@ -179,9 +179,9 @@ class Solve:
     def __call__(self) -> str:
         """Round the weights, and return them as JSON."""
         job: _Job = pickle.loads(self._job)  # noqa: S301 - made by `split`
-        ranges = merge(self._files)
+        ranges = _core.Ranges.merge_all([_read(part) for part in self._files])
         with Run("auto", None, job.threads, None).session() as run:
-            return job.plan()._plan.round(ranges._ranges, run, self._weights).rounded_json()
+            return job.plan()._plan.round(ranges, run, self._weights).rounded_json()
 
     def __str__(self) -> str:
         """Return the number of the group of weights and how many there are."""
@@ -263,7 +263,7 @@ def merge(parts: Iterable[str]) -> Ranges:
     FileNotFoundError, PermissionError, OSError
         The file of a part cannot be read.
     """
-    return Ranges(_core.Ranges.merge_all([_read(part) for part in parts]))
+    return Ranges.merge(Ranges(_read(part)) for part in parts)
 
 
 def _read(part: str) -> _core.Ranges:
@@ -297,7 +297,6 @@ def _run(
     """Calibrate on samples, or on a part of them."""
     source = _source(plan, samples)
     with Run(job.engine, limit, job.threads, None).session() as run:
-        # Remarks on few samples are not those of all parts together.
         part = (*(shard or (1, 1)), job.moments is not None)
         return plan._plan.calibrate(source, job.method, run, False, part)
 

@@ -349,6 +349,7 @@ pub(crate) fn observe(
     let (mut ranges, kept) = done.found;
     // If nothing is observed, samples are read for the check of the outputs alone.
     if ranges.samples > 0 {
+        ranges.evidence = done.evidence;
         ranges.warnings.extend(done.warnings);
     }
     console.done(&summary::ran(ranges.samples, &ranges.engine));

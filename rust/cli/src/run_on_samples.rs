@@ -1,6 +1,6 @@
 //! Runs work on samples, with progress and Ctrl-C.
 
-use quantize_rs::{Control, Engine, QuantizeError, Samples};
+use quantize_rs::{Control, Engine, QuantizeError, SampleEvidence, Samples};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
@@ -16,6 +16,8 @@ pub(crate) struct Done<T> {
     pub(crate) warnings: Vec<String>,
     /// Those among them that hold for any use of the samples.
     pub(crate) conversions: Vec<String>,
+    /// What the warnings follow from.
+    pub(crate) evidence: SampleEvidence,
 }
 
 /// Runs work on the samples with the engine, and shows the progress.
@@ -29,9 +31,12 @@ pub(crate) fn on<T>(
     let found =
         shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
     // The warning about random samples was printed before.
-    let warnings = if source.are_random() { Vec::new() } else { samples.warnings() };
-    let conversions = samples.conversions();
-    Ok(Done { found, warnings, conversions })
+    let (warnings, evidence) = if source.are_random() {
+        (Vec::new(), SampleEvidence::default())
+    } else {
+        (samples.warnings(), samples.evidence())
+    };
+    Ok(Done { found, warnings, conversions: samples.conversions(), evidence })
 }
 
 /// Runs work on samples, and shows the progress.

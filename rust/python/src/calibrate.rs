@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
-    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, Samples, Shard,
+    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, SampleEvidence, Samples, Shard,
     WeightAlgorithm,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
@@ -57,15 +57,16 @@ pub(crate) struct Done<T> {
     pub(crate) found: T,
     /// Warnings about the samples.
     warnings: Vec<String>,
-    /// Those among them about the types that samples were converted from.
-    conversions: Vec<String>,
+    /// What the warnings follow from.
+    evidence: SampleEvidence,
 }
 
 impl<T> Done<T> {
     /// The result, after the warnings that hold for any use of samples are logged.
     pub(crate) fn logged(self, py: Python<'_>) -> PyResult<T> {
-        if !self.conversions.is_empty() {
-            py.import("quantize_rs._inputs.run")?.call_method1("warn", (self.conversions,))?;
+        let conversions = self.evidence.conversions;
+        if !conversions.is_empty() {
+            py.import("quantize_rs._inputs.run")?.call_method1("warn", (conversions,))?;
         }
         Ok(self.found)
     }
@@ -114,8 +115,11 @@ impl Run {
             Ok((ranges, samples.kept()))
         })?;
         // If nothing is observed, samples are read for the check of the outputs alone.
-        let said = if done.found.0.samples > 0 { &done.warnings[..] } else { &[] };
-        self.complete(&mut done.found.0, said);
+        if done.found.0.samples > 0 {
+            done.found.0.evidence = done.evidence;
+            done.found.0.warnings.extend(done.warnings);
+        }
+        self.name_engine(&mut done.found.0);
         let (ranges, kept) = done.found;
         Ok(Ranges { kept, ..Ranges::new(ranges, begun.elapsed().as_secs_f64()) })
     }
@@ -137,7 +141,9 @@ impl Run {
             class.clone_into(&mut done.found.engine);
         }
         for ranges in &mut done.found.ranges {
-            self.complete(ranges, &done.warnings);
+            self.name_engine(ranges);
+            ranges.evidence.clone_from(&done.evidence);
+            ranges.warnings.extend_from_slice(&done.warnings);
         }
         Ok(MethodComparison::new(done.found, begun.elapsed().as_secs_f64(), done.warnings))
     }
@@ -167,12 +173,11 @@ impl Run {
         Ok(Ranges { kept, ..Ranges::new(found, seconds) })
     }
 
-    /// Adds the engine, where it is a Python object, and the warnings to the ranges.
-    fn complete(&self, ranges: &mut quantize_rs::Ranges, warnings: &[String]) {
+    /// Adds the engine to the ranges, where it is a Python object.
+    fn name_engine(&self, ranges: &mut quantize_rs::Ranges) {
         if let Some(class) = self.engine.get().class() {
             class.clone_into(&mut ranges.engine);
         }
-        ranges.warnings.extend_from_slice(warnings);
     }
 
     /// Runs `work` on the samples of `source`.
@@ -208,11 +213,11 @@ impl Run {
             let channel = is_iterator.then(|| channel.clone());
             let mut pulled = Pulled { samples: Arc::clone(&samples), channel };
             let found = work(&*engine, &mut pulled, control)?;
-            let (warnings, conversions) = match samples.lock() {
-                Ok(samples) if !is_random => (samples.warnings(), samples.conversions()),
-                _ => (Vec::new(), Vec::new()),
+            let (warnings, evidence) = match samples.lock() {
+                Ok(samples) if !is_random => (samples.warnings(), samples.evidence()),
+                _ => (Vec::new(), SampleEvidence::default()),
             };
-            Ok::<_, QuantizeError>(Done { found, warnings, conversions })
+            Ok::<_, QuantizeError>(Done { found, warnings, evidence })
         })
     }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use quantize_rs_math::QSpec;
 
 use super::Ranges;
-use super::few_samples::few_samples;
 use super::moments::value_of;
 use crate::options::Shard;
 use crate::{CalibrationError, Method};
@@ -54,8 +53,9 @@ impl Ranges {
         }
         merged.notes.sort();
         merged.notes.dedup();
-        // Other remarks about the samples of a part may not hold for all of them.
-        merged.warnings = few_together(self, other).into_iter().collect();
+        // The remarks about the samples of a part may not hold for all of them.
+        merged.evidence.merge(&other.evidence);
+        merged.warnings = merged.evidence.warnings(merged.samples, merged.rows);
         merged.shards = shards;
         for (name, seen) in Arc::make_mut(&mut merged.statistics) {
             seen.merge(&other.statistics[name]);
@@ -155,17 +155,6 @@ impl Ranges {
         }
         Ok(())
     }
-}
-
-/// The remark that the samples of both are few. Ranges without this remark had enough, or samples
-/// that need none.
-fn few_together(one: &Ranges, other: &Ranges) -> Option<String> {
-    let says_so = |ranges: &Ranges| {
-        let said = few_samples(ranges.samples, ranges.rows);
-        said.is_some_and(|said| ranges.warnings.contains(&said))
-    };
-    let samples = one.samples.saturating_add(other.samples);
-    few_samples(samples, one.rows).filter(|_| says_so(one) && says_so(other))
 }
 
 /// The shards of both; none if these are all.

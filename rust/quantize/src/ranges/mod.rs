@@ -5,6 +5,7 @@
 //! This module imports the modules up to `graph`.
 
 mod diff;
+mod evidence;
 mod few_samples;
 mod file;
 mod histogram;
@@ -28,6 +29,7 @@ use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
+pub use evidence::{InputEvidence, SampleEvidence};
 pub use few_samples::{ENOUGH_SAMPLES, MIN_SAMPLES, few_samples, rows_at_once};
 pub use histogram::Histogram;
 pub use moments::Moments;
@@ -63,6 +65,9 @@ pub struct Ranges {
     /// Remarks about the samples, for example that there are few or that all are equal.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
+    /// What the samples show about themselves, from which the warnings of merged ranges follow.
+    #[serde(default, skip_serializing_if = "SampleEvidence::is_clean")]
+    pub evidence: SampleEvidence,
     /// The statistics of each value, by ONNX name. Empty for ranges of another tool. Shared by
     /// clones.
     #[serde(default, skip_serializing_if = "is_bare", with = "shared")]
@@ -226,6 +231,7 @@ impl Ranges {
             notes: Vec::new(),
             remarks: Vec::new(),
             warnings: Vec::new(),
+            evidence: SampleEvidence::default(),
             statistics: Arc::new(statistics),
             rounded: Arc::default(),
             magnitudes: Arc::default(),

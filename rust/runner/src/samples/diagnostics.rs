@@ -1,11 +1,7 @@
 //! Checks samples for signs that they are not representative of production inputs.
 
-use std::collections::HashSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
-
-use bytes::Bytes;
 use quantize_rs::{
-    CalibrationError, InputSpec, MIN_SAMPLES, Sample, Samples, few_samples, rows_at_once,
+    CalibrationError, InputEvidence, InputSpec, Sample, SampleEvidence, Samples, rows_at_once,
 };
 use quantize_rs_onnx::Tensor;
 
@@ -45,61 +41,44 @@ pub struct SampleDiagnostics {
     /// Rows per sample, if the model has a fixed batch size.
     batch: usize,
     count: usize,
-    /// Hashes of distinct samples, up to the number that is sufficient.
-    distinct: HashSet<u64>,
-    inputs: Vec<InputDiagnostics>,
+    evidence: SampleEvidence,
 }
 
 impl SampleDiagnostics {
     /// Checks these samples for a model with these inputs.
     pub fn new(samples: BoxedSamples, inputs: &[InputSpec]) -> SampleDiagnostics {
-        let (batch, distinct, inputs) = (rows_at_once(inputs), HashSet::new(), Vec::new());
-        SampleDiagnostics { samples, batch, count: 0, distinct, inputs }
+        let (batch, evidence) = (rows_at_once(inputs), SampleEvidence::new());
+        SampleDiagnostics { samples, batch, count: 0, evidence }
     }
 
     /// The warnings about the samples so far, as sentences without a full stop.
     pub fn warnings(&self) -> Vec<String> {
-        let (count, distinct) = (self.count, self.distinct.len());
-        if count == 0 {
-            return Vec::new();
+        self.evidence().warnings(self.count, self.batch)
+    }
+
+    /// What the samples so far show about themselves.
+    pub fn evidence(&self) -> SampleEvidence {
+        if self.count == 0 {
+            return SampleEvidence::default();
         }
-        let mut warnings = self.samples.conversions();
-        warnings.extend(few_samples(count, self.batch));
-        if count > 1 && distinct == 1 {
-            warnings.push(format!("all {count} samples are identical"));
-        } else if distinct < count.min(MIN_SAMPLES) {
-            warnings.push(format!("only {distinct} of {count} samples are distinct"));
-        }
-        for InputDiagnostics { name, constant, noise } in &self.inputs {
-            if constant.is_some() {
-                warnings.push(format!("all values of input `{name}` are the same in all samples"));
-            } else if *noise {
-                warnings.push(format!(
-                    "input `{name}` looks like noise: neighbouring pixels are uncorrelated, and \
-                     ranges from noise do not hold for images"
-                ));
-            }
-        }
-        warnings
+        let mut evidence = self.evidence.clone();
+        evidence.conversions = self.samples.conversions();
+        evidence
     }
 
     fn look_at(&mut self, sample: &Sample) {
         if self.count == 0 {
-            self.inputs = sample
-                .inputs
-                .iter()
-                .map(|(name, value)| InputDiagnostics::of(name, value))
-                .collect();
+            let inputs = sample.inputs.iter();
+            self.evidence.inputs = inputs.map(|(name, value)| suspected(name, value)).collect();
         }
         self.count += 1;
-        if self.distinct.len() < MIN_SAMPLES {
-            self.distinct.insert(hash(sample));
-        }
-        for suspect in &mut self.inputs {
-            if let Some(value) = sample.get(&suspect.name) {
-                suspect.look_at(value);
+        self.evidence.add(&sample.inputs);
+        self.evidence.inputs.retain_mut(|input| {
+            if let Some(value) = sample.get(&input.name) {
+                look_at(input, value);
             }
-        }
+            input.is_suspect()
+        });
     }
 }
 
@@ -129,41 +108,24 @@ impl Samples for SampleDiagnostics {
     }
 }
 
-/// The findings for an input, each until a sample disproves it.
-struct InputDiagnostics {
-    name: String,
-    /// The bytes of the single value that all elements have.
-    constant: Option<Bytes>,
-    noise: bool,
+/// The suspicions about an input, each until a sample disproves it.
+fn suspected(name: &str, value: &Tensor) -> InputEvidence {
+    // Masks and token types are often constant, and so are flags.
+    let may_vary = value.dtype.is_float() && value.elements() > 1;
+    let first = value.data[..value.data.len().min(size(value))].to_vec();
+    InputEvidence { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
 }
 
-impl InputDiagnostics {
-    fn of(name: &str, value: &Tensor) -> InputDiagnostics {
-        // Masks and token types are often constant, and so are flags.
-        let may_vary = value.dtype.is_float() && value.elements() > 1;
-        let first = value.data.slice(..value.data.len().min(size(value)));
-        InputDiagnostics { name: name.to_owned(), constant: may_vary.then_some(first), noise: true }
-    }
-
-    fn look_at(&mut self, value: &Tensor) {
-        let constant = self.constant.take();
-        self.constant = constant
-            .filter(|one| value.data.chunks(size(value)).all(|element| element == one.as_ref()));
-        self.noise = self.noise && is_noise(value);
-    }
+fn look_at(input: &mut InputEvidence, value: &Tensor) {
+    let constant = input.constant.take();
+    input.constant = constant
+        .filter(|one| value.data.chunks(size(value)).all(|element| element == one.as_slice()));
+    input.noise = input.noise && is_noise(value);
 }
 
 /// Bytes per element.
 fn size(value: &Tensor) -> usize {
     (value.dtype.bits() / 8).max(1)
-}
-
-fn hash(sample: &Sample) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    for (name, value) in &sample.inputs {
-        (name, &value.shape, &value.data[..]).hash(&mut hasher);
-    }
-    hasher.finish()
 }
 
 /// Whether these are images whose neighbouring pixels are uncorrelated.

@@ -1,0 +1,134 @@
+//! What samples show about themselves: whether they are few, alike, constant or noise.
+
+use std::collections::BTreeSet;
+use std::hash::Hasher;
+
+use quantize_rs_onnx::Tensor;
+use serde::{Deserialize, Serialize};
+
+use super::few_samples::{MIN_SAMPLES, few_samples};
+use crate::util::fnv::Fnv;
+
+/// The evidence that samples are not representative of production inputs. It has a bounded size,
+/// does not depend on the order of the samples, and that of two parts can be merged. The default
+/// shows nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SampleEvidence {
+    /// Warnings about the types that samples were converted from.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conversions: Vec<String>,
+    /// Hashes of the distinct samples; `None` for enough of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    distinct: Option<BTreeSet<u64>>,
+    /// The inputs that are constant or look like noise.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub inputs: Vec<InputEvidence>,
+}
+
+/// The evidence about one input, which holds for all samples.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InputEvidence {
+    /// The name of the input.
+    pub name: String,
+    /// The bytes of the single value that all elements have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constant: Option<Vec<u8>>,
+    /// Whether these are images whose neighbouring pixels are uncorrelated.
+    #[serde(default)]
+    pub noise: bool,
+}
+
+impl InputEvidence {
+    /// Whether there is anything to remark.
+    pub fn is_suspect(&self) -> bool {
+        self.constant.is_some() || self.noise
+    }
+}
+
+impl SampleEvidence {
+    /// The evidence before the first sample.
+    pub fn new() -> SampleEvidence {
+        SampleEvidence { distinct: Some(BTreeSet::new()), ..SampleEvidence::default() }
+    }
+
+    /// Counts the inputs of a sample, if they are not those of one before. Whether they are
+    /// constant or noise is for the caller to find.
+    pub fn add(&mut self, inputs: &[(String, Tensor)]) {
+        if let Some(distinct) = &mut self.distinct {
+            distinct.insert(hash(inputs));
+        }
+        self.forget_enough();
+    }
+
+    /// Adds what other samples show.
+    pub(crate) fn merge(&mut self, other: &SampleEvidence) {
+        let new = other.conversions.iter().filter(|said| !self.conversions.contains(said));
+        let new: Vec<String> = new.cloned().collect();
+        self.conversions.extend(new);
+        self.distinct = match (self.distinct.take(), &other.distinct) {
+            (Some(one), Some(other)) => Some(one.union(other).copied().collect()),
+            _ => None,
+        };
+        self.forget_enough();
+        self.inputs.retain_mut(|input| {
+            let Some(other) = other.inputs.iter().find(|other| other.name == input.name) else {
+                return false;
+            };
+            if input.constant != other.constant {
+                input.constant = None;
+            }
+            input.noise &= other.noise;
+            input.is_suspect()
+        });
+    }
+
+    /// The warnings about `count` samples of `rows` rows each, as sentences without a full stop.
+    pub fn warnings(&self, count: usize, rows: usize) -> Vec<String> {
+        let mut warnings = self.conversions.clone();
+        if let Some(distinct) = &self.distinct {
+            warnings.extend(few_samples(count, rows));
+            let distinct = distinct.len();
+            if count > 1 && distinct == 1 {
+                warnings.push(format!("all {count} samples are identical"));
+            } else if distinct < count.min(MIN_SAMPLES) {
+                warnings.push(format!("only {distinct} of {count} samples are distinct"));
+            }
+        }
+        for InputEvidence { name, constant, noise } in &self.inputs {
+            if constant.is_some() {
+                warnings.push(format!("all values of input `{name}` are the same in all samples"));
+            } else if *noise {
+                warnings.push(format!(
+                    "input `{name}` looks like noise: neighbouring pixels are uncorrelated, and \
+                     ranges from noise do not hold for images"
+                ));
+            }
+        }
+        warnings
+    }
+
+    /// Whether there is nothing to remark, however many samples are added.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        *self == SampleEvidence::default()
+    }
+
+    fn forget_enough(&mut self) {
+        if self.distinct.as_ref().is_some_and(|distinct| distinct.len() >= MIN_SAMPLES) {
+            self.distinct = None;
+        }
+    }
+}
+
+/// A hash that is the same on every machine: ranges of several machines are merged.
+fn hash(inputs: &[(String, Tensor)]) -> u64 {
+    let mut hash = Fnv::default();
+    for (name, value) in inputs {
+        hash.bytes(name.as_bytes());
+        for length in &value.shape {
+            hash.word(*length as u64);
+        }
+        hash.bytes(&value.data);
+    }
+    hash.finish()
+}
