@@ -142,6 +142,57 @@ def test_int8_that_x86_cannot_load_is_a_warning(options: dict[str, Any], warns: 
     assert oracle.sqnr(oracle.ort(model.SerializeToString(), samples[0]), [found]) > 30
 
 
+@pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
+@pytest.mark.parametrize("opset", [10, 11, 12, 13])
+@pytest.mark.parametrize(
+    ("op_type", "attributes", "channels", "least"),
+    [
+        ("DepthToSpace", {"blocksize": 2}, 1, 11),
+        ("ReduceMax", {"axes": [2]}, 4, 12),
+        ("ReduceMin", {"axes": [2]}, 4, 12),
+    ],
+)
+def test_operators_between_integers_have_the_opset_for_them(
+    op_type: str,
+    attributes: dict[str, Any],
+    channels: int,
+    least: int,
+    opset: int,
+    output_format: str,
+) -> None:
+    """ONNX Runtime lets them take integers in every opset, and then has no kernel."""
+    rng = np.random.default_rng(16)
+    stored = {
+        "w": rng.standard_normal((4, 3, 3, 3)).astype(np.float32),
+        "v": rng.standard_normal((2, channels, 1, 1)).astype(np.float32),
+    }
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], "first"),
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node(op_type, ["r"], ["m"], "odd", **attributes),
+            helper.make_node("Conv", ["m", "v"], ["y"], "second"),
+        ],
+        "between",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in stored.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=5)
+    samples = [{"x": rng.standard_normal((2, 3, 8, 8)).astype(np.float32)} for _ in range(16)]
+    for target in ("x86", "qnn" if output_format == "qdq" else "web"):
+        options: dict[str, Any] = {"target": target, "output_format": output_format}
+        report = quantize_rs.quantize_with_calibration(
+            model, None, samples, per_channel=False, allow_larger=True, **options
+        )
+        assert report.model is not None
+        assert report.opset == max(opset, least)
+        expected = oracle.ort(model.SerializeToString(), samples[0])
+        for optimized in (True, False):
+            found = oracle.ort(report.model, samples[0], optimized=optimized)
+            assert oracle.sqnr(expected, found) > 20
+
+
 @pytest.mark.parametrize("target", ["x86", "x86-avx2", "arm", "generic"])
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_rows_that_are_moved_into_a_product_are_what_targets_take(

@@ -1,9 +1,10 @@
 //! The opset that a quantized value needs.
 
+use std::collections::HashSet;
 use std::fmt;
 
 use quantize_rs_math::{Granularity, QSpec, QType, Scales};
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{Model, NodeProto};
 
 use super::{Plan, ValuePlan};
 use crate::error::QuantizeErrorKind;
@@ -41,6 +42,10 @@ pub(crate) fn needed(qtype: QType, granularity: Granularity) -> i64 {
 
 /// The first opset with `Round`.
 const ROUND: i64 = 11;
+
+/// Operators that ONNX Runtime lets take integers whatever the opset is, if their input and output
+/// are quantized, and the first opset in which they do (observed in 1.32).
+const TAKE_INTEGERS: &[(&str, i64)] = &[("DepthToSpace", 11), ("ReduceMax", 12), ("ReduceMin", 12)];
 
 /// The first opset in which `DequantizeLinear` supports scales of this type.
 fn known(spec: &QSpec) -> i64 {
@@ -81,7 +86,25 @@ impl Plan {
     pub(crate) fn needs_more_than(&self, model: &Model) -> Option<Need> {
         let have = model.opset("").unwrap_or(0);
         let values = self.value_needs(have).into_iter();
-        values.chain(self.float_bias_needs(model, have)).max_by_key(|need| need.opset)
+        let nodes = self.float_bias_needs(model, have).into_iter().chain(self.moves(model, have));
+        values.chain(nodes).max_by_key(|need| need.opset)
+    }
+
+    /// A node between quantized values that would take integers before its operator does.
+    fn moves(&self, model: &Model, have: i64) -> Option<Need> {
+        let since = |node: &NodeProto| {
+            let row = TAKE_INTEGERS.iter().find(|(op_type, _)| *op_type == node.op_type);
+            row.map(|(_, since)| *since).filter(|since| node.is_onnx() && *since > have)
+        };
+        let later = model.graph().node.iter().filter_map(|node| Some((node, since(node)?)));
+        let mut later = later.peekable();
+        later.peek()?;
+        let quantized: HashSet<&str> = self.quantized().map(|(it, _)| it.name.as_str()).collect();
+        let is_quantized =
+            |names: &[String]| names.first().is_some_and(|name| quantized.contains(name.as_str()));
+        let found = later.find(|(node, _)| is_quantized(&node.input) && is_quantized(&node.output));
+        let (node, opset) = found?;
+        Some(Need { opset, value: format!("{} between integers", node.label()) })
     }
 
     /// A float bias of a node that runs on integers. ONNX Runtime quantizes it itself, with an
