@@ -28,6 +28,7 @@ impl Quantized {
     ) -> Result<(), QuantizeError> {
         let Config { dedicated_qdq_pairs, output_format, kv_cache, float_type, .. } =
             self.report.config;
+        self.model = rewrite::with_bias_rows(&self.model)?;
         if dedicated_qdq_pairs {
             self.model = rewrite::with_dedicated_pairs(&self.model)?;
         }

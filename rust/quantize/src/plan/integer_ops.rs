@@ -6,6 +6,7 @@ use quantize_rs_onnx::DataType;
 use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
+use super::ort_int8_workarounds::writes_type;
 use super::{Decision, KeepReason};
 use crate::graph::ops::{IntegerSupport, OpRule, Slot};
 use crate::graph::uses;
@@ -142,6 +143,9 @@ impl ActivationContext<'_, '_> {
         {
             return Err("its sums are so long that they may leave int32");
         }
+        if beside == QType::Int8 && graph.nodes[node].op_type == "MatMul" && self.is_vector(input) {
+            return Err("its input is an int8 vector, which ONNX Runtime may not load");
+        }
         let operator_alone = integer == IntegerSupport::OperatorAlone;
         if operator_alone && beside != QType::UInt8 {
             return Err("QAttention takes an input of uint8");
@@ -159,10 +163,19 @@ impl ActivationContext<'_, '_> {
         Ok(Some(IntegerOp { node, inputs, weight, bias, last, quantized_output }))
     }
 
+    /// Whether a value has one axis, in an opset from which on ONNX Runtime may not load what it
+    /// fuses of a `MatMul` with an `Add`. A bias of two axes, as `rewrite::with_bias_rows` writes
+    /// it, would change the shape of the sum.
+    fn is_vector(&self, value: ValueId) -> bool {
+        let axes = self.graph.shape(value).map(|shape| shape.len());
+        writes_type(self.graph.model) && axes == Some(1)
+    }
+
     /// The `Add` that holds the bias of a `MatMul`, and the bias.
     ///
     /// ONNX Runtime fuses the two into a `Gemm` if all dimensions are known or there are two axes.
-    /// It runs that `Gemm` on integers only if the bias is int32.
+    /// It runs that `Gemm` on integers only if the bias is int32. With int8, it may not load what
+    /// it fuses, so the bias stays float there: see `rewrite::with_bias_rows`.
     fn sum_after(&self, node: usize, input: ValueId, weight: ValueId) -> Option<(usize, ValueId)> {
         let graph = self.graph;
         let is_product = graph.nodes[node].op_type == "MatMul"
@@ -174,7 +187,8 @@ impl ActivationContext<'_, '_> {
                 .and_then(|weight| graph.shape(weight))
                 .is_some_and(|weight| weight.len() == 2);
         let shape = graph.shape(input).filter(|_| is_product)?;
-        let known = shape.len() == 2 || shape.iter().all(Option::is_some);
+        let int8 = self.types.specs[input].qtype == QType::Int8 && writes_type(graph.model);
+        let known = shape.len() == 2 || shape.iter().all(Option::is_some) && !int8;
         let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
         let [consumer] = value.consumers[..] else { return None };
         let sum = consumer.node;

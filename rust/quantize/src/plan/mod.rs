@@ -48,7 +48,7 @@ mod wider_weights;
 pub(crate) use display::{kind, not_quantized};
 pub(crate) use excluded_nodes::ExcludedNodes;
 pub(crate) use formats::MICROSOFT;
-pub(crate) use ort_int8_workarounds::SAYS_TYPE;
+pub(crate) use ort_int8_workarounds::writes_type;
 pub use preprocess::PreprocessedModel;
 pub use qconfig::{QConfig, QConfigDict};
 pub(crate) use weights::reserved;

@@ -4,17 +4,17 @@
 //! that it wrote (observed in 1.32).
 
 use quantize_rs_math::{Granularity, QSpec, QType};
+use quantize_rs_onnx::Model;
 
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
-use super::{Consumers, Decision, IntegerNode, ValuePlan};
+use super::{Consumers, Decision, ValuePlan};
+use crate::graph::ValueId;
 use crate::graph::ops::{self, IntegerSupport};
-use crate::graph::{Graph, ValueId};
-use crate::options::target::Target;
 
 /// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
-pub(crate) const SAYS_TYPE: i64 = 21;
+const SAYS_TYPE: i64 = 21;
 
 /// Operators after which ONNX Runtime adds a `QuantizeLinear` and a `DequantizeLinear` if their
 /// input is dequantized and their output is not quantized.
@@ -32,7 +32,7 @@ pub(super) fn quantize_moved(
 ) -> Outcome {
     let graph = context.graph;
     let proto = graph.nodes[node];
-    let moves = writes_type(graph)
+    let moves = writes_type(graph.model)
         && CARRIERS.contains(&proto.op_type.as_str())
         && ops::rule(proto).is_some_and(|rule| {
             matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
@@ -46,7 +46,7 @@ pub(super) fn quantize_moved(
 
 /// Gives int8 tables whose rows are gathered a zero point of 0, so that the rows can be moved.
 pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
-    if !writes_type(context.graph) {
+    if !writes_type(context.graph.model) {
         return Outcome::default();
     }
     let revised = decisions.all_quantized().filter_map(|(id, plan)| {
@@ -59,35 +59,7 @@ pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decis
     revised.collect()
 }
 
-/// Warns about int8 activations that ONNX Runtime moves: the input of a `MatMul` of three axes or
-/// more to which a bias is added. ONNX Runtime fuses both into a `Gemm`, with a `Reshape` before
-/// it.
-pub(super) fn warn_moved(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
-    let graph = context.graph;
-    let elsewhere = matches!(
-        context.config.target,
-        Some(Target::Arm | Target::TensorRt | Target::OpenVino | Target::Qnn)
-    );
-    let becomes_gemm = |node: &&IntegerNode| {
-        let input = decisions.quantized(node.input);
-        let signed = input.is_some_and(|plan| plan.spec.qtype == QType::Int8);
-        let axes = graph.shape(node.input).map(|shape| shape.len());
-        let sum = graph.nodes[node.node].op_type == "MatMul" && node.bias.is_some();
-        signed && sum && axes.is_some_and(|axes| axes > 2)
-    };
-    let mut nodes = decisions.integer_nodes.iter();
-    let found = nodes.find(becomes_gemm).filter(|_| writes_type(graph) && !elsewhere);
-    Outcome::warn(found.map(|found| {
-        format!(
-            "on x86, ONNX Runtime 1.32 cannot load activations of int8 in a model of opset \
-             {SAYS_TYPE} or later that it moves, as before {}: take uint8 there, or its session \
-             option session.qdqisint8allowed = 1",
-            graph.nodes[found.node].label()
-        )
-    }))
-}
-
 /// Whether ONNX Runtime would write the type of the values that it quantizes.
-fn writes_type(graph: &Graph<'_>) -> bool {
-    graph.model.opset("").is_some_and(|opset| opset >= SAYS_TYPE)
+pub(crate) fn writes_type(model: &Model) -> bool {
+    model.opset("").is_some_and(|opset| opset >= SAYS_TYPE)
 }

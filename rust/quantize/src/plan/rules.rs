@@ -73,7 +73,6 @@ const RULES: &[Rule] = &[
     Rule::new("warn: no activations", Scope::Activations(activations::warn_none)),
     // Gives tables of int8 a zero point of 0, if ONNX Runtime would move them incorrectly.
     Rule::new("int8 tables", Scope::Graph(ort_int8_workarounds::make_tables_symmetric)),
-    Rule::new("warn: moved int8", Scope::Graph(ort_int8_workarounds::warn_moved)),
     Rule::new("warn: symmetric", Scope::Graph(weights::warn_symmetric)),
     Rule::new("warn: slower", Scope::Graph(slowdown_warnings::than_float)),
     Rule::new("warn: not searched", Scope::Graph(fallback::warn_not_searched)),

@@ -3,6 +3,7 @@
 //! Input: a graph, its plan, and its encoded weights and parameters. Output: edits of the model.
 //! Nothing is decided here. This module imports the modules up to `encode`.
 
+mod bias_rows;
 mod corrections;
 mod dedicated_pairs;
 mod dedup_constants;
@@ -34,6 +35,7 @@ use crate::options::Format;
 use crate::plan::{Plan, Source, ValuePlan};
 use writer::Writer;
 
+pub(crate) use bias_rows::with_bias_rows;
 pub(crate) use dedicated_pairs::with_dedicated_pairs;
 pub use dedup_constants::share;
 pub use float_weights::with_float_weights;

@@ -21,7 +21,7 @@ use crate::encode::{Encoded, EncodedTensor, integers, scale_type};
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Consumer, Producer, ValueId};
-use crate::plan::{Consumers, SAYS_TYPE, ValuePlan};
+use crate::plan::{Consumers, ValuePlan, writes_type};
 
 /// Writes weights as integers before a `DequantizeLinear`. Activations and biases are written by
 /// the default methods of [`FormatWriter`].
@@ -118,8 +118,8 @@ impl Writer<'_, '_> {
     /// As [`Writer::needs_zero_point`], for a dequantized value that may be moved, such as the rows
     /// of a table. The other consumers of the table do not matter.
     pub(super) fn moved_needs_zero_point(&self, how: &ValuePlan) -> bool {
-        let says_nothing = self.graph.model.opset("").is_some_and(|opset| opset < SAYS_TYPE);
-        let whole = how.spec.granularity == Granularity::PerTensor && says_nothing;
+        let says_type = writes_type(self.graph.model);
+        let whole = how.spec.granularity == Granularity::PerTensor && !says_type;
         is_off_middle(how) || whole
     }
 
