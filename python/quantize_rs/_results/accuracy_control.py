@@ -106,6 +106,8 @@ class OutputCheck:
         Why nothing was measured, if nothing was.
     integer_outputs : tuple of IntegerOutputRow
         How far each output of integers or booleans is that of the float model.
+    refused : bool
+        Whether ONNX Runtime refuses the result, and runs the float model on the same sample.
     """
 
     inputs: str
@@ -115,6 +117,7 @@ class OutputCheck:
     speed: Speed | None
     failure: str | None
     integer_outputs: tuple[IntegerOutputRow, ...] = ()
+    refused: bool = False
 
     @property
     def sqnr_db(self) -> float | None:

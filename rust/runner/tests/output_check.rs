@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use quantize_rs::{
-    CalibrationError, CheckSamples, CheckedInputs, Config, Control, Engine, InputSpec, Method,
-    Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized, RetainingSamples, Sample,
-    Samples, Session, Target, Tensor, TimedSession, WeightAlgorithm, calibrate,
+    CalibrationError, CalibrationErrorKind, CheckSamples, CheckedInputs, Config, Control, Engine,
+    Grade, InputSpec, Method, Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized,
+    RetainingSamples, Sample, Samples, Session, Target, Tensor, TimedSession, WeightAlgorithm,
+    calibrate,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::Tract;
@@ -118,6 +119,79 @@ fn a_failure_is_reported_and_ctrl_c_is_an_error() {
     let control = Control { threads: 1, progress: &mut |_| false };
     let error = made.check_outputs(&model, None, &Tract, given, control).unwrap_err();
     assert!(matches!(error.kind(), QuantizeErrorKind::Calibration(_)), "{error}");
+}
+
+/// tract under the name of ONNX Runtime, which refuses some models.
+struct Refusing {
+    refuses: fn(&Model) -> bool,
+    unsupported: bool,
+}
+
+impl Engine for Refusing {
+    fn name(&self) -> &'static str {
+        "onnxruntime"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        if !(self.refuses)(model) {
+            return Tract.prepare(model, observed, sample);
+        }
+        let (engine, problem) = ("onnxruntime", "This is an invalid model.\nIt has 9 nodes.");
+        Err(if self.unsupported {
+            let (problem, remedy) = (problem.to_owned(), "a newer version may");
+            CalibrationError::new(CalibrationErrorKind::Unsupported { engine, problem, remedy })
+        } else {
+            CalibrationError::engine(Some(engine), format!("{engine}: {problem}"))
+        })
+    }
+}
+
+#[test]
+fn a_result_that_onnxruntime_refuses_is_a_warning_if_it_runs_the_float_model() {
+    fn is_quantized(model: &Model) -> bool {
+        model.graph().node.iter().any(|node| node.op_type == "DequantizeLinear")
+    }
+    let (model, kept) = (model(), kept());
+    let (synthetic, made) = for_check(&model, &[]);
+    let samples = [(CheckedInputs::Calibration, kept), (synthetic, made.unwrap())];
+    for (inputs, samples) in &samples {
+        for (refuses, unsupported, target, warned) in [
+            (is_quantized as fn(&Model) -> bool, false, None, true),
+            (is_quantized, false, Some(Target::TensorRt), true),
+            (is_quantized, true, None, true),
+            // The kernels of another runtime.
+            (is_quantized, true, Some(Target::TensorRt), false),
+            (|_| true, false, None, false),
+        ] {
+            let config = Config { target, ..Config::default() };
+            let prepared = PreprocessedModel::of(&model, config).unwrap();
+            let mut made = prepared.plan().apply(&prepared.model, None).unwrap();
+            let given = CheckSamples { samples, inputs: *inputs, calibrated: 0.0 };
+            let control = Control { threads: 1, progress: &mut |_| true };
+            let engine = Refusing { refuses, unsupported };
+            made.check_outputs(&model, None, &engine, given, control).unwrap();
+            let report = made.report();
+            let check = report.output_check.as_ref().expect("a check");
+            assert!(check.failure.is_some());
+            assert_eq!(check.refused, warned);
+            let said = report.warnings.iter().find(|text| text.contains("does not load"));
+            assert_eq!(said.is_some(), warned, "{:?}", report.warnings);
+            let assessment = report.assessment();
+            assert_eq!(assessment.sentence.starts_with("Not usable"), warned);
+            assert_eq!(assessment.grade == Grade::Poor, warned);
+            if let Some(said) = said.filter(|_| !unsupported) {
+                assert_eq!(
+                    said,
+                    "the result does not load in onnxruntime: This is an invalid model."
+                );
+            }
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,9 @@ pub(crate) const MUCH_ACCURACY: f64 = 0.01;
 /// A smaller gain of speed is not more than that of another measurement.
 const SAME_SPEED: f64 = 1.05;
 
+/// How the sentence begins if ONNX Runtime does not load or run the result.
+const REFUSED: &str = "Not usable: onnxruntime refuses it, as a warning says.";
+
 /// How good a result is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,7 +115,11 @@ impl Report {
         let speed = Timed { speed, unmeasured: self.speed_unmeasured() };
         let wanted = verified.and_then(|found| Some((found.wanted()?, last?.holds)));
         let accuracy = last.and_then(Candidate::accuracy_text);
-        let (grade, sentence) = sentence(sizes, measured.as_ref(), accuracy, speed, wanted);
+        let (mut grade, mut sentence) = sentence(sizes, measured.as_ref(), accuracy, speed, wanted);
+        if verified.is_none() && self.output_check.as_ref().is_some_and(|check| check.refused) {
+            grade = Grade::Poor;
+            sentence = format!("{REFUSED} {sentence}");
+        }
         let mut next: Vec<String> = self.suggestions();
         next.extend(self.next_steps(grade, measured.as_ref()));
         Assessment { grade, sentence, next }

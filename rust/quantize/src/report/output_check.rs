@@ -49,13 +49,24 @@ pub struct OutputCheck {
     pub speed: Option<Speed>,
     /// Why nothing was measured, if nothing was.
     pub failure: Option<String>,
+    /// Whether ONNX Runtime refuses the result, and runs the float model on the same sample.
+    #[serde(default)]
+    pub refused: bool,
 }
 
 impl OutputCheck {
     pub(crate) fn failed(inputs: CheckedInputs, error: &QuantizeError) -> OutputCheck {
         let failure = Some(error.to_string());
-        let (engine, outputs, integer_outputs) = (String::new(), Vec::new(), Vec::new());
-        OutputCheck { inputs, samples: 0, engine, outputs, integer_outputs, speed: None, failure }
+        OutputCheck {
+            inputs,
+            samples: 0,
+            engine: String::new(),
+            outputs: Vec::new(),
+            integer_outputs: Vec::new(),
+            speed: None,
+            failure,
+            refused: false,
+        }
     }
 
     /// The SQNR of the worst output, in decibels.

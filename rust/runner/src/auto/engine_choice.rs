@@ -86,7 +86,9 @@ impl EngineRequest<'_> {
             Err(second) if is_caller_error(&second) => Err(second),
             Err(second) => {
                 let both = format!("{failure}; and {} fails too: {second}", other.name());
-                Err(unsupported(both, failure))
+                // That of ONNX Runtime, to which models are deployed.
+                let cause = if other.name() == Tract.name() { failure } else { second };
+                Err(unsupported(both, cause))
             }
         }
     }

@@ -3,7 +3,9 @@
 mod alternatives;
 mod speed;
 
+use std::error::Error;
 use std::slice;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::{Model, Span};
@@ -11,9 +13,10 @@ use quantize_rs_onnx::{Model, Span};
 use super::{not_finite, sensitivity, weight_sensitivity};
 use crate::apply::Quantized;
 use crate::calibrate::Control;
-use crate::calibrate::engine::{Engine, Sample, Samples};
+use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::pair::SliceSamples;
 use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
+use crate::options::format::ONNX_RUNTIME;
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
     CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
@@ -92,7 +95,12 @@ impl Quantized {
                 (found, warnings)
             }
             Err(error) if is_cancelled(&error) => return Err(error),
-            Err(error) => (OutputCheck::failed(given.inputs, &error), Vec::new()),
+            Err(error) => {
+                let refusal = check.refusal(self, &error);
+                let failed = OutputCheck::failed(given.inputs, &error);
+                let refused = refusal.is_some();
+                (OutputCheck { refused, ..failed }, refusal.into_iter().collect())
+            }
         };
         let report = self.report_mut();
         report.warnings.extend(warnings);
@@ -122,6 +130,27 @@ impl Quantized {
 fn is_cancelled(error: &QuantizeError) -> bool {
     matches!(error.kind(), QuantizeErrorKind::Calibration(calibration)
         if matches!(calibration.kind(), CalibrationErrorKind::Cancelled))
+}
+
+/// The error of ONNX Runtime behind another one.
+fn by_onnxruntime(error: &QuantizeError) -> Option<&CalibrationError> {
+    let QuantizeErrorKind::Calibration(error) = error.kind() else { return None };
+    let mut found = Some(error);
+    while let Some(error) = found {
+        match error.kind() {
+            CalibrationErrorKind::Engine { engine: Some("onnxruntime"), .. }
+            | CalibrationErrorKind::Unsupported { engine: "onnxruntime", .. } => break,
+            _ => found = error.source().and_then(|cause| cause.downcast_ref()),
+        }
+    }
+    found
+}
+
+/// Observes nothing.
+struct Nothing;
+
+impl ValueSink for Nothing {
+    fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 
 /// One output check.
@@ -156,7 +185,28 @@ impl Check<'_> {
             integer_outputs: found.integer_outputs,
             speed: None,
             failure: None,
+            refused: false,
         })
+    }
+
+    /// The warning about a result that ONNX Runtime refuses although it runs the float model. What
+    /// it has no kernels for may be for another runtime.
+    fn refusal(&self, quantized: &Quantized, error: &QuantizeError) -> Option<String> {
+        let refused = by_onnxruntime(error)?;
+        let target = quantized.report().config.target;
+        let elsewhere = target.is_some_and(|target| !ONNX_RUNTIME.contains(&target));
+        if refused.kind().is_unsupported() && elsewhere {
+            return None;
+        }
+        let converted = self.converted(quantized).ok()?;
+        let float = converted.as_ref().unwrap_or(self.model);
+        let sample = self.given.samples.first()?;
+        let session = self.engine.prepare(float, &[], sample).ok()?;
+        session.run(sample, &mut Nothing, &AtomicBool::new(false)).ok()?;
+        let verb = if refused.value().is_some() { "run" } else { "load" };
+        let why = refused.kind().to_string();
+        let why = why.lines().next().unwrap_or_default().trim_start_matches("onnxruntime: ");
+        Some(format!("the result does not {verb} in onnxruntime: {why}"))
     }
 
     /// The float model in the opset of the result, if it names no opset: ONNX Runtime refuses such
