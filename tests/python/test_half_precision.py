@@ -201,6 +201,47 @@ def test_a_constant_over_the_range_is_not_clipped_without_a_word() -> None:
     assert sqnr(report, data, RNG.normal(size=(8, 4)).astype(np.float32)) > 100
 
 
+SHAPE = helper.make_node("Shape", ["x"], ["s"], "shape")
+
+
+def filled(value: float) -> list[onnx.NodeProto]:
+    fill = helper.make_tensor("v", FLOAT, [1], [value])
+    return [SHAPE, helper.make_node("ConstantOfShape", ["s"], ["z"], "fill", value=fill)]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "constants", "reason"),
+    [
+        (filled(1e5), [], "large_constant"),
+        (filled(1e-9), [], "small_constant"),
+        (
+            [helper.make_node("Cast", ["whole"], ["z"], "cast", to=FLOAT)],
+            [array("whole", 100_000, np.int64)],
+            "large_constant",
+        ),
+        (
+            [SHAPE, helper.make_node("Expand", ["tiny", "s"], ["z"], "expand")],
+            [array("tiny", 1e-9)],
+            "small_constant",
+        ),
+    ],
+    ids=["filled", "filled with a tiny number", "cast", "repeated"],
+)
+def test_a_divisor_made_of_a_constant_is_not_rounded_without_a_word(
+    nodes: list[onnx.NodeProto], constants: list[TensorProto], reason: str
+) -> None:
+    scale = 1e-7 if reason == "small_constant" else 500.0
+    nodes = [
+        *nodes,
+        helper.make_node("Mul", ["x", "k"], ["a"], "mul"),
+        helper.make_node("Div", ["a", "z"], ["y"], "div"),
+    ]
+    data = model(nodes, [array("k", scale), *constants], [2, 8])
+    report = converted(data)
+    assert codes(report)["div"] == reason
+    assert sqnr(report, data, RNG.normal(size=(2, 8)).astype(np.float32)) > 40
+
+
 def test_an_epsilon_that_would_become_zero_stays() -> None:
     # A layer normalization in single operators; half of the rows are constant.
     nodes = [

@@ -19,6 +19,19 @@ use crate::options::HalfType;
 /// How many elements a thread takes at a time.
 const CHUNK: usize = 1 << 16;
 
+/// Operators whose output has the elements of their first input alone, and all of them.
+const SAME_ELEMENTS: &[&str] = &[
+    "Cast",
+    "Expand",
+    "Flatten",
+    "Identity",
+    "Reshape",
+    "Squeeze",
+    "Tile",
+    "Transpose",
+    "Unsqueeze",
+];
+
 /// Positive constants from here on are masks; smaller ones may be factors.
 const LEAST_MASK: f32 = 1e6;
 
@@ -225,4 +238,25 @@ pub(super) fn held(scope: &Scope<'_>, node: &NodeProto) -> Option<Tensor> {
         _ => return None,
     };
     (tensor.dtype == DataType::Float).then_some(tensor)
+}
+
+/// The floats of a constant, or of a value that has the elements of one in another shape or type.
+pub(super) fn elements(scope: &Scope<'_>, name: &str) -> Option<Tensor> {
+    if let Some(tensor) = scope.constant(name) {
+        let floats = || match constants::ints(&tensor) {
+            #[allow(clippy::cast_precision_loss)] // for a magnitude, float32 will do
+            Some(ints) => Some(ints.into_iter().map(|x| x as f32).collect()),
+            None => to_f32(&tensor),
+        };
+        return match tensor.dtype {
+            DataType::Float => Some(tensor),
+            _ => floats().map(|floats| Tensor::from_f32_vec(tensor.shape.clone(), floats)),
+        };
+    }
+    let (scope, node) = scope.producing(name)?;
+    let same = node.is_onnx() && SAME_ELEMENTS.contains(&node.op_type.as_str());
+    match held(scope, node) {
+        None if same => elements(scope, node.input.first()?),
+        found => found,
+    }
 }

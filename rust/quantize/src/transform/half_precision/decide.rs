@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::KeptReason;
-use super::constants::{Magnitudes, held};
+use super::constants::{Magnitudes, elements, held};
 use super::control::Control;
 use super::operators as ops;
 use super::scope::Scope;
@@ -324,7 +324,7 @@ impl<'s> Decider<'_, 's> {
         if ops::is_float32_input(node, input) {
             return None;
         }
-        let found = Magnitudes::of(&self.scope.constant(name)?)?;
+        let found = Magnitudes::of(&elements(self.scope, name)?)?;
         let half = self.settings.half;
         let value = || name.to_owned();
         // As bounds, numbers beyond the range are as good as infinity.

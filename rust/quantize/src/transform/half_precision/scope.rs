@@ -140,6 +140,14 @@ impl<'s> Scope<'s> {
         self.producers.get(name).copied()
     }
 
+    /// The node that computes a value, here or around this graph, and its graph.
+    pub(super) fn producing(&self, name: &str) -> Option<(&Scope<'s>, &'s NodeProto)> {
+        match self.producers.get(name) {
+            Some(node) => Some((self, &*self.graph.node[*node])),
+            None => self.outer.filter(|_| !self.is_own(name))?.producing(name),
+        }
+    }
+
     /// The nodes of this graph that read a value, and at which input.
     pub(super) fn consumers(&self, name: &str) -> &[(usize, usize)] {
         self.consumers.get(name).map_or(&[], Vec::as_slice)
