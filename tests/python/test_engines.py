@@ -67,6 +67,36 @@ def test_the_engines_agree(digits: Path, images: Path, name: str) -> None:
     assert auto.notes[0].startswith(f"run by {auto.engine}")
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("op_type", ["LogSoftmax", "ReduceLogSumExp", "Softplus"])
+def test_exponentials_of_large_values_stay_finite(op_type: str, opset: int) -> None:
+    """The first sample is tame: the engine is chosen with it."""
+    rng = np.random.default_rng(7)
+    weight = onnx.numpy_helper.from_array(rng.normal(size=(16, 8)).astype(np.float32), "w")
+    attributes: dict[str, Any] = {"ReduceLogSumExp": {"axes": [1]}}.get(op_type, {})
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node(op_type, ["x"], ["l"], "op", **attributes),
+            onnx.helper.make_node("MatMul", ["l", "w"], ["y"], "product"),
+        ],
+        "logarithms",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 6, 16])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
+        [weight],
+    )
+    opsets = [onnx.helper.make_opsetid("", opset)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = (rng.normal(size=(32, 6, 16)) * 60).astype(np.float32)
+    data[0] *= 0.01
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    expected = plan.calibrate(data, engine="onnxruntime")
+    found = plan.calibrate(data)
+    assert found.engine == ("onnxruntime" if op_type == "ReduceLogSumExp" else "tract")
+    assert near(found, expected)
+    if found.engine == "tract":
+        assert near(plan.calibrate(data, engine="tract"), expected)
+
+
 def test_auto_reports_the_engine_and_the_reason(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"

@@ -6,6 +6,7 @@
 //! passes them to the sink.
 
 mod build;
+mod logarithms;
 mod names;
 mod preflight;
 mod widen;

@@ -113,6 +113,11 @@ const DEFECTS: &[KnownDefect] = &[
         concerns: |node, _| attribute(node, "alpha").is_some_and(|a| a.f != 1.0),
     },
     KnownDefect {
+        op_types: &["ReduceLogSumExp"],
+        what: "overflows where an element is larger than 88",
+        concerns: |_, _| true,
+    },
+    KnownDefect {
         op_types: &["QLinearConv"],
         what: "reads or writes beyond its memory for some shapes",
         concerns: |_, _| true,

@@ -9,14 +9,20 @@ use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_
 use tract_onnx::prelude::TractResult;
 use tract_onnx::tract_hir::internal::{InferenceOp, TractErrorContext};
 
+use super::logarithms;
+
 /// The opset whose Resize replaced Upsample and still computes the same.
 const RESIZE_LIKE_UPSAMPLE: i64 = 10;
 
-/// tract, with the missing operators that can be added.
+/// tract, with the missing operators that can be added, and others in place of inexact ones.
 pub(super) fn framework() -> Onnx {
     // Shapes in `value_info` may have symbols ("batch") that conflict with the concrete inputs;
     // tract infers all shapes without them.
     let mut framework = tract_onnx::onnx().with_ignore_value_info(true);
+    framework.op_register.insert("LogSoftmax", |context, node| {
+        Ok((logarithms::log_softmax(context, node)?, Vec::new()))
+    });
+    framework.op_register.insert("Softplus", |_, _| Ok((logarithms::softplus(), Vec::new())));
     framework.op_register.insert("Upsample", upsample);
     framework
 }
