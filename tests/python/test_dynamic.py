@@ -119,6 +119,36 @@ def test_products_of_integers_come_near_those_of_floats(
         assert oracle.sqnr(expected, found) > 28
 
 
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_of_one_sign_use_all_integers(case: str, weights: str, per_channel: bool) -> None:
+    node, constants, x = CASES[case]
+    model = model_of([node], constants | {"w": np.abs(constants["w"]) + F(2)}, {"x": x})
+    options: dict[str, Any] = {"weights": weights, "per_channel": per_channel}
+    report = quantize_rs.quantize(
+        model, None, output_format="dynamic", symmetric=False, allow_larger=True, **options
+    )
+    assert report.model is not None
+    # `ConvInteger` has one zero point for all channels.
+    fixed = per_channel and node.op_type == "Conv"
+    assert report.weights[0].symmetric == fixed
+    assert any("symmetric=False" in warning for warning in report.warnings) == fixed
+    if fixed:
+        return
+    symmetric = quantize_rs.quantize(
+        model, None, output_format="dynamic", symmetric=True, allow_larger=True, **options
+    )
+    near, far = report.weights[0].sqnr_db, symmetric.weights[0].sqnr_db
+    assert near is not None
+    assert far is not None
+    assert near > far + 3
+    exact = oracle.reference(report.model, {"x": x})
+    for optimized in (False, True):
+        found = oracle.ort(report.model, {"x": x}, optimized=optimized)
+        assert oracle.sqnr(exact, found) > 100
+
+
 def test_a_scale_a_channel_is_nearer() -> None:
     for case in ("matmul", "gemm", "conv"):
         node, constants, x = CASES[case]

@@ -151,16 +151,22 @@ fn warn_in_bytes(context: &Context<'_, '_>) -> Outcome {
 /// Warns that weights of integer operators have zero points of 0 although others were asked for.
 pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let config = context.config;
+    let dynamic = config.output_format == Format::Dynamic;
     let forced = |plan: &ValuePlan| {
+        let QSpec { qtype, granularity, symmetric, .. } = plan.spec;
+        let of_kernels = dynamic && symmetric && qtype.bits() == 8 && !qtype.is_float();
         plan.source == Source::Weights
-            && forces_symmetric(config, plan.spec.qtype, plan.spec.granularity)
+            && (of_kernels || forces_symmetric(config, qtype, granularity))
     };
     let any = || decisions.all_quantized().any(|(_, plan)| forced(plan));
-    Outcome::warn((config.symmetric == Some(false) && any()).then(|| {
+    let warning = if dynamic {
+        "in the format dynamic, weights of convolutions with one scale per channel and those of \
+         tables and LSTMs have zero points of 0: symmetric=False has no effect on them"
+    } else {
         "weights with one scale per channel have zero points of 0 where activations are quantized \
          too: symmetric=False has no effect on them; with per_channel=False it has"
-            .to_owned()
-    }))
+    };
+    Outcome::warn((config.symmetric == Some(false) && any()).then(|| warning.to_owned()))
 }
 
 /// How a weight is quantized. A negative scale does not improve types of 8 bits and more, which

@@ -74,7 +74,9 @@ fn product(
     // `ConvInteger` takes one zero point.
     let one = (conv || looked_up) && granularity != Granularity::PerTensor;
     let qtype = if one && looked_up { QType::Int8 } else { qtype };
-    let symmetric = config.symmetric_weights(qtype, granularity) || qtype.signed() || one;
+    // ONNX Runtime may move the rows of a table: see `ort_int8_workarounds`.
+    let symmetric =
+        config.symmetric_weights(qtype, granularity) || one || looked_up && qtype.signed();
     let reduced = qtype == QType::Int8 && config.profile().reduced;
     let spec = QSpec { reduce_range: reduced, ..QSpec::new(qtype, symmetric, granularity) };
     let summed = match constant.shape[..] {
