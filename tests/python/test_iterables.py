@@ -101,6 +101,13 @@ def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
             plan.calibrate([GOOD[:1], item])
 
 
+def test_an_item_without_rows_is_named(plan: Plan) -> None:
+    batch = np.ones((4, 3, 8, 6), np.float32)
+    for data in ([*[batch] * 8, batch[:0]], iter([*[batch] * 8, {"x": batch[:0]}])):
+        with pytest.raises(CalibrationError, match=r"^item 8 has no rows: leave it out"):
+            plan.calibrate(data)
+
+
 def test_arrays_without_names_are_not_guessed() -> None:
     plan = quantize_rs.open(oracle.model("two_inputs")).plan(activations="uint8")
     for item in [(GOOD, GOOD), [GOOD, GOOD]]:

@@ -195,6 +195,7 @@ impl Source {
                     iterator,
                     interrupt,
                     items: Items::of(model),
+                    items_read: 0,
                     to_come: *items,
                     each: 1,
                     waiting: None,
@@ -257,6 +258,8 @@ struct Pulled {
     iterator: Py<PyAny>,
     interrupt: Arc<Interrupt>,
     items: Items,
+    /// The number of items that were read.
+    items_read: usize,
     /// The number of remaining items, if it is known.
     to_come: Option<usize>,
     /// The number of samples of the last item.
@@ -351,8 +354,25 @@ impl Pulled {
         });
         match self.interrupt.keep(pulled) {
             Some(None) => None,
-            Some(Some(arrays)) => Some(self.items.samples(arrays)),
+            Some(Some(arrays)) => {
+                self.items_read += 1;
+                let samples = self.items.samples(arrays);
+                Some(samples.map_err(|error| self.without_rows(error)))
+            }
             None => Some(Err(CalibrationError::new(CalibrationErrorKind::Cancelled))),
+        }
+    }
+
+    /// The error of the last item, which says which one it is if it has no rows.
+    fn without_rows(&self, error: CalibrationError) -> CalibrationError {
+        let empty = matches!(error.kind(), CalibrationErrorKind::NoSamples { .. });
+        match error.value().filter(|_| empty) {
+            None => error,
+            Some(input) => {
+                let item = self.items_read - 1;
+                let what = format!("item {item} has no rows: leave it out");
+                CalibrationError::data(what).at_value(input)
+            }
         }
     }
 }
