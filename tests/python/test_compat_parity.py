@@ -336,6 +336,56 @@ def test_the_configuration_for_npus_has_its_own_module(digits: Path, tmp_path: P
         qnn.qnn_preprocess_model(digits, out, dynamic_input_shapes=[("image", "1,1,8,8")])
 
 
+@pytest.mark.parametrize(
+    ("options", "types", "symmetric"),
+    [
+        ({"weight_type": "QInt4", "per_channel": True}, ["int4"], True),
+        ({"weight_type": "QInt16", "activation_type": "QUInt16"}, ["int16"], True),
+        ({"weight_type": "QUInt8", "weight_symmetric": False}, ["uint8"], False),
+        ({"init_overrides": {"fc1.weight": [{"quant_type": "QInt4"}]}}, ["int4", "uint8"], None),
+    ],
+    ids=str,
+)
+def test_the_weights_of_npus_have_the_types_of_onnxruntime(
+    digits: Path,
+    tmp_path: Path,
+    options: dict[str, Any],
+    types: list[str],
+    symmetric: bool | None,
+) -> None:
+    def kinds(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: kinds(inner) for name, inner in value.items()}
+        if isinstance(value, list):
+            return [kinds(inner) for inner in value]
+        return ours.QuantType[value] if isinstance(value, str) else value
+
+    qnn = importlib.import_module("quantize_rs.compat.onnxruntime.execution_providers.qnn")
+    out = tmp_path / "q.onnx"
+    config = qnn.get_qnn_qdq_config(digits, Reader(digits), **kinds(options))
+    report = ours.quantize(digits, out, config)
+    weights = [value for value in report.weights if value.shape and len(value.shape) > 1]
+    assert sorted({str(value.qtype) for value in weights}) == types
+    assert symmetric is None or {value.symmetric for value in weights} == {symmetric}
+    oracle.session(out)
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations"), [("QUInt4", "QUInt8"), ("QInt16", "QUInt8"), ("QUInt16", "QUInt16")]
+)
+def test_weights_that_npus_do_not_take_are_refused(
+    digits: Path, tmp_path: Path, weights: str, activations: str
+) -> None:
+    qnn = importlib.import_module("quantize_rs.compat.onnxruntime.execution_providers.qnn")
+    kinds = {
+        "weight_type": ours.QuantType[weights],
+        "activation_type": ours.QuantType[activations],
+    }
+    config = qnn.get_qnn_qdq_config(digits, Reader(digits), **kinds)
+    with pytest.raises(OptionError, match=r"^weight_type is .*, expected int8 or uint8 or int4 .*"):
+        ours.quantize(digits, tmp_path / "q.onnx", config)
+
+
 def overridden(digits: Path, out: Path, overrides: dict[str, Any], **options: Any) -> Any:
     extra = {"TensorQuantOverrides": overrides}
     return ours.quantize_static(digits, out, Reader(digits), extra_options=extra, **options)

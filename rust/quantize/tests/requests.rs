@@ -239,20 +239,34 @@ fn min_range_widens_the_narrow_ranges_of_activations_alone() {
 }
 
 #[test]
-fn a_target_of_integers_alone_takes_no_weights_of_other_widths() {
-    let mut config = Config { activations: Some(QType::UInt8), ..Config::for_target(Target::Qnn) };
-    config.weights = QType::Int4.into();
+fn a_target_of_integers_alone_takes_the_weights_that_it_multiplies() {
     let refused = |config: &Config, option: &str| match config.check().unwrap_err().kind() {
         QuantizeErrorKind::Option { option: found, what } => {
             assert_eq!(found, option);
-            assert!(what.contains("int8"), "{what}");
+            assert!(what.contains("int8 or uint8 or int4"), "{what}");
         }
         other => panic!("{other}"),
     };
-    refused(&config, "weights");
-    config.weights = QType::Int8.into();
-    config.layer_bits = BTreeMap::from([("fc*".to_owned(), 4)]);
-    refused(&config, "layer_bits");
+    for (weights, bits, beside_8, beside_16) in [
+        (QType::Int2, 2, false, false),
+        (QType::Int4, 4, true, true),
+        (QType::Int16, 16, false, true),
+    ] {
+        for (activations, taken) in [(QType::UInt8, beside_8), (QType::UInt16, beside_16)] {
+            let activations = Some(activations);
+            let usual = Config { activations, ..Config::for_target(Target::Qnn) };
+            let all = Config { weights: weights.into(), ..usual.clone() };
+            let layer_bits = BTreeMap::from([("fc*".to_owned(), bits)]);
+            let some = Config { layer_bits, ..usual };
+            if taken {
+                all.check().unwrap();
+                some.check().unwrap();
+            } else {
+                refused(&all, "weights");
+                refused(&some, "layer_bits");
+            }
+        }
+    }
 }
 
 #[test]

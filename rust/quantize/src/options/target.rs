@@ -176,7 +176,7 @@ const TABLE: [Profile; 8] = [
         name: "qnn",
         about: "Qualcomm NPUs: every supported operator is quantized",
         activations: &[QType::UInt8, QType::UInt16],
-        symmetric: (false, true),
+        weights: &[QType::Int8, QType::UInt8, QType::Int4, QType::Int16],
         negative_scales: false,
         per_channel: Some(&["Conv", "ConvTranspose"]),
         placement: Placement::AllOps,
@@ -251,13 +251,15 @@ impl Target {
 
 impl Profile {
     /// Types of weights that it multiplies activations of this type by, the one to prefer first.
-    /// Floats of 8 bits only stand beside such: a product with integers would run on neither.
+    /// Floats of 8 bits only stand beside such: a product with integers would run on neither. Those
+    /// of 16 bits stand beside activations of 16 bits.
     pub fn weights_beside(&self, activations: QType) -> impl Iterator<Item = QType> {
         let fits = move |weights: &QType| {
             if self.alike {
                 *weights == activations
             } else {
-                activations.is_float() || !weights.is_float()
+                let narrow = weights.bits() <= activations.bits().max(8);
+                narrow && (activations.is_float() || !weights.is_float())
             }
         };
         self.weights.iter().copied().filter(fits)
