@@ -96,7 +96,7 @@ def test_dynamic_tables_are_as_accurate_as_those_of_onnxruntime(encoder: Path) -
 
 def test_an_override_gives_one_weight_a_zero_point_of_its_own(encoder: Path) -> None:
     def made(*overrides: Any) -> Any:
-        options = {"weights": "uint8", "per_channel": False, "include": ["*"]}
+        options: dict[str, Any] = {"weights": "uint8", "per_channel": False, "include": ["*"]}
         return quantize_rs.open(encoder).plan(**options, symmetric=True, overrides=overrides)
 
     skewed = quantize_rs.Match(name="table", symmetric=False)

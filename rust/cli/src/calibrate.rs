@@ -276,7 +276,7 @@ fn compare(
 /// The source of the ranges of activations.
 enum Numbers {
     Samples(SampleDiagnostics),
-    Ranges(Ranges),
+    Ranges(Box<Ranges>),
     /// No source: clap allows this only in a dry run.
     Nowhere,
 }
@@ -286,10 +286,10 @@ impl Numbers {
         let RangesArguments { ranges: saved, method, .. } = &args.ranges;
         if let Some(path) = saved {
             let ranges = ranges::read(path)?;
-            return Ok(Numbers::Ranges(match method {
+            return Ok(Numbers::Ranges(Box::new(match method {
                 Some(method) => ranges.using(method)?,
                 None => ranges,
-            }));
+            })));
         }
         let inputs = InputSpec::of(model);
         Ok(match args.samples.open_beside(&inputs, args.accuracy_control.verify())? {

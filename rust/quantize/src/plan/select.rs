@@ -389,8 +389,8 @@ impl Selection {
         })
     }
 
-    /// The entries of `overrides` that decided the type, symmetry or granularity of a value, by the name of
-    /// the value.
+    /// The entries of `overrides` that decided the type, symmetry or granularity of a value, by the
+    /// name of the value.
     pub(super) fn decided(
         &self,
         graph: &Graph<'_>,
