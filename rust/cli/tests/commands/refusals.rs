@@ -58,7 +58,7 @@ fn refusals_have_a_code_a_reason_and_no_output() {
             "--seed is for --calibration-data random",
         ),
         ([calibrate, &["--data", "random", "--limit", "1"]].concat(), 2, "--limit is for files"),
-        ([calibrate, &["--data", "random", "--num-samples", "0"]].concat(), 1, "no calibration"),
+        ([calibrate, &["--data", "random", "--num-samples", "0"]].concat(), 2, "invalid value"),
         (
             [calibrate, data, &["--method", "percentile:10"]].concat(),
             2,
