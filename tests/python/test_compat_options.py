@@ -15,7 +15,7 @@ import onnx
 import onnxruntime
 import onnxruntime.quantization as theirs
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 from readers import Reader, Strided
 
 import quantize_rs
@@ -411,17 +411,25 @@ def test_every_operator_is_quantized_where_all_are_forced(digits: Path, images: 
     assert quantized > less
 
 
-def test_npus_have_neither_seven_bits_nor_zero_points_of_weights(
+def test_npus_have_zero_points_of_weights_and_no_seven_bits(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = digits.with_name("o.onnx")
     forced = {"ForceQuantizeNoInputCheck": True}
     static(digits, images, extra_options=forced)
     same = out.read_bytes()
-    static(digits, images, reduce_range=True, extra_options=forced | {"WeightSymmetric": False})
+    static(digits, images, reduce_range=True, extra_options=forced)
     assert out.read_bytes() == same
-    for name in ("reduce_range", "WeightSymmetric"):
-        assert f"{name} has no effect with ForceQuantizeNoInputCheck" in caplog.text
+    assert "reduce_range has no effect with ForceQuantizeNoInputCheck" in caplog.text
+
+    def points(model: onnx.ModelProto) -> set[int]:
+        tensors = model.graph.initializer
+        arrays = [numpy_helper.to_array(t) for t in tensors if t.data_type == TensorProto.INT8]
+        return {int(array) for array in arrays if array.ndim == 0}
+
+    assert points(onnx.load(out)) <= {0}
+    static(digits, images, extra_options=forced | {"WeightSymmetric": False})
+    assert points(onnx.load(out)) - {0}
 
 
 def test_a_function_may_say_which_nodes_stay_float(digits: Path, images: Path) -> None:

@@ -381,6 +381,17 @@ def test_nothing_to_write_is_said() -> None:
     assert any("no node could be written" in warning for warning in report.warnings)
 
 
+def test_a_node_that_nothing_reads_is_removed() -> None:
+    unread = node("Conv", "x w", "unread", pads=[1, 1, 1, 1])
+    model = graphs.built([CONV, unread, node("Relu", "c", "y")], FILTERS, SHAPE)
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples(SHAPE), output_format="qoperator"
+    )
+    assert report.model is not None
+    written = Counter(found.op_type for found in onnx.load_from_string(report.model).graph.node)
+    assert (written["QLinearConv"], written["Conv"]) == (1, 0)
+
+
 def test_the_digits_example(tmp_path: Path) -> None:
     digits = quantize_rs.examples.digits()
     path = tmp_path / "digits.onnx"

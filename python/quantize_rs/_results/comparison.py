@@ -48,7 +48,8 @@ class Comparison(HtmlResult):
     outputs : tuple of OutputRow
         One for each output that is a float tensor.
     not_compared : tuple of str
-        Outputs that are neither floats nor integers nor booleans.
+        Outputs that are neither floats nor integers nor booleans, and those with integers from 2^24
+        on.
     sqnr_db : float or None
         SQNR of the worst output in dB; None without float outputs.
     accuracy : Accuracy or None

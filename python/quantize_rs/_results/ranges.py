@@ -221,7 +221,9 @@ class Ranges:
         if isinstance(self, Ranges):
             if other is None:
                 raise TypeError("merge() needs other ranges")
-            return Ranges(self._ranges.merge(other._ranges))
+            both = self._ranges.merge(other._ranges)
+            warn(both.warnings)
+            return Ranges(both)
         parts = [*self] if other is None else [*self, other]
         merged = _core.Ranges.merge_all([part._ranges for part in parts])
         warn(merged.warnings)

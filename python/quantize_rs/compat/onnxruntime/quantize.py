@@ -90,9 +90,6 @@ def _plan_options(
         if reduce_range:
             _log.warning("reduce_range %s, which is for NPUs", where)
             reduce_range = False
-        if extra.get("symmetric") is False:
-            _log.warning("WeightSymmetric %s: NPUs take weights with zero point 0 alone", where)
-            del extra["symmetric"]
     subgraphs = extra.pop("subgraphs", True)
     return {
         "weights": weights,
@@ -225,7 +222,7 @@ def quantize_static(
     if cache is not None:
         # Ranges are those of the given model: calls with other options rescale other channels.
         options["equalize"] = False
-    options["overrides"].append(_table(activations))
+    options["overrides"] += _tables(model, activations, options.get("activation_symmetric"))
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
@@ -237,10 +234,12 @@ def quantize_static(
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 
 
-def _table(activations: str) -> dict[str, Any]:
+def _tables(model: Model, activations: str, symmetric: bool | None = None) -> list[dict[str, Any]]:
     """Give tables the type and the zero point of activations, as onnxruntime does."""
-    symmetric = not activations.startswith("uint")
-    return {"match": {"op_type": "Gather"}, "weights": activations, "symmetric": symmetric}
+    if "Gather" not in model.info.operators:
+        return []
+    table = {"match": {"op_type": "Gather"}, "weights": activations}
+    return [table | {"symmetric": bool(symmetric)}]
 
 
 def _in_blocks(model: Model, options: dict[str, Any], optimize_model: bool) -> Plan:
@@ -305,7 +304,7 @@ def quantize_dynamic(
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
     overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
     overrides.add_to(options)
-    options["overrides"].append(_table("uint8"))
+    options["overrides"] += _tables(model, "uint8")
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)

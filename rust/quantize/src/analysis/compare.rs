@@ -129,13 +129,16 @@ pub fn compare(
             None => None,
         };
         let kernels = engine.kernels(quantized, &first)?.map(Kernels::of);
+        let mut integer_outputs = Vec::new();
+        for ((name, _), equal) in integers.iter().zip(equal) {
+            match equal.row(name) {
+                Some(row) => integer_outputs.push(row),
+                None => not_compared.push(name.clone()),
+            }
+        }
         let mut comparison = Comparison {
             outputs,
-            integer_outputs: integers
-                .iter()
-                .zip(equal)
-                .map(|((name, _), equal)| equal.row(name))
-                .collect(),
+            integer_outputs,
             not_compared,
             accuracy,
             bytes_original: original.byte_len(),

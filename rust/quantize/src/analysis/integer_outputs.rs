@@ -73,11 +73,16 @@ fn with_casts(model: &Model, outputs: &[(String, String)]) -> Result<Model, Quan
     Ok(model)
 }
 
+/// Integers up to this one are all floats; of larger ones, neighbors are the same float.
+const LARGEST_EXACT: f32 = 16_777_216.0;
+
 /// The numbers of equal elements and of all elements of an output.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Equality {
     equal: u64,
     all: u64,
+    /// Whether some integers are so large that floats do not distinguish them.
+    too_large: bool,
 }
 
 impl Equality {
@@ -87,15 +92,24 @@ impl Equality {
         let equal = wanted.iter().zip(found).filter(|(x, y)| x == y).count();
         self.equal += equal as u64;
         self.all += wanted.len().max(found.len()) as u64;
+        self.too_large |= wanted.iter().chain(found).any(|x| x.abs() >= LARGEST_EXACT);
     }
 
     pub(super) fn and(self, other: Equality) -> Equality {
-        Equality { equal: self.equal + other.equal, all: self.all + other.all }
+        Equality {
+            equal: self.equal + other.equal,
+            all: self.all + other.all,
+            too_large: self.too_large || other.too_large,
+        }
     }
 
     #[expect(clippy::cast_precision_loss, reason = "a fraction")]
-    pub(super) fn row(self, name: &str) -> IntegerOutputRow {
+    /// The result for an output; `None` if it cannot be compared.
+    pub(super) fn row(self, name: &str) -> Option<IntegerOutputRow> {
+        if self.too_large {
+            return None;
+        }
         let equal = if self.all == 0 { 1.0 } else { self.equal as f64 / self.all as f64 };
-        IntegerOutputRow { name: name.to_owned(), equal, elements: self.all }
+        Some(IntegerOutputRow { name: name.to_owned(), equal, elements: self.all })
     }
 }

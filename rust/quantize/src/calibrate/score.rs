@@ -5,6 +5,8 @@ pub(super) struct Score {
     /// For each output and each sample: the sum of squares of the float model's values, and the sum
     /// of squares of the differences.
     outputs: Vec<Vec<Energy>>,
+    /// For each output: whether it has a signal. Others do not count.
+    counts: Vec<bool>,
     /// The samples, in the same order.
     samples: Vec<Scored>,
 }
@@ -41,8 +43,9 @@ impl Score {
                 output.push(Energy::of(wanted, got));
             }
         }
-        outputs.retain(|output| Energy::sum(output).signal > 0.0);
-        (!outputs.is_empty()).then_some(Score { outputs, samples })
+        let counts: Vec<bool> =
+            outputs.iter().map(|output| Energy::sum(output).signal > 0.0).collect();
+        counts.contains(&true).then_some(Score { outputs, counts, samples })
     }
 
     /// The score on some of the samples.
@@ -52,7 +55,17 @@ impl Score {
             samples.map(|(energy, _)| *energy).collect()
         };
         let samples = self.samples.iter().filter(|it| is_wanted(it)).copied().collect();
-        Score { outputs: self.outputs.iter().map(wanted).collect(), samples }
+        let outputs = self.outputs.iter().map(wanted).collect();
+        Score { outputs, counts: self.counts.clone(), samples }
+    }
+
+    /// The outputs that count, beside those of `other`.
+    fn beside<'s>(
+        &'s self,
+        other: &'s Score,
+    ) -> impl Iterator<Item = (&'s Vec<Energy>, &'s Vec<Energy>)> {
+        let pairs = self.outputs.iter().zip(&other.outputs).zip(&self.counts);
+        pairs.filter(|(_, counts)| **counts).map(|(pair, _)| pair)
     }
 
     /// The score on the samples on which no choice for a value was based.
@@ -68,15 +81,15 @@ impl Score {
     /// The mean SQNR over the outputs, in decibels; −∞ for an output that is NaN.
     #[allow(clippy::cast_precision_loss)] // as many as a model has outputs
     pub(super) fn decibels(&self) -> f64 {
-        let outputs = self.outputs.iter().map(|output| Energy::sum(output).decibels());
-        outputs.sum::<f64>() / self.outputs.len() as f64
+        let all = || self.beside(self).map(|(output, _)| Energy::sum(output).decibels());
+        all().sum::<f64>() / all().count() as f64
     }
 
     /// Whether this is significantly more accurate than `other` in every output in which they
     /// differ: beyond what the choice of samples could explain.
     pub(super) fn is_significantly_better(&self, other: &Score) -> bool {
-        let outputs = || self.outputs.iter().zip(&other.outputs);
-        let mut differing = outputs().filter(|(this, other)| differ(this, other)).peekable();
+        let mut differing =
+            self.beside(other).filter(|(this, other)| differ(this, other)).peekable();
         self.outputs.len() == other.outputs.len()
             && differing.peek().is_some()
             && differing.all(|(this, other)| is_significant(this, other))
@@ -87,8 +100,7 @@ impl Score {
     pub(super) fn is_ahead_of(&self, other: &Score) -> bool {
         let keys: Vec<u64> = self.samples.iter().map(|sample| sample.key).collect();
         let same = other.on(|sample| keys.contains(&sample.key));
-        let pairs = self.outputs.iter().zip(&same.outputs);
-        pairs.filter(|(this, same)| differ(this, same)).all(|(this, same)| {
+        self.beside(&same).filter(|(this, same)| differ(this, same)).all(|(this, same)| {
             let (these, others) = (Energy::sum(this), Energy::sum(same));
             if these.noise.is_infinite() || others.noise.is_infinite() {
                 return these.noise.is_finite();
@@ -340,6 +352,23 @@ mod tests {
         assert!(is_ahead(&[0.13, 0.13, 0.13, 0.1]) && !is_ahead(&[0.12, 0.12, 0.12, 0.2]));
         assert!(is_ahead(&[0.125; 4]), "equal outputs do not count");
         assert!(!is_ahead(&[f32::NAN, 0.01, 0.01, 0.01]));
+        // An output that is 0 in these samples does not count, and the next one keeps its partner.
+        let two = |errors: [f32; 2], count: u64| {
+            let wanted = |key: u64| [vec![if key < 2 { 0.0 } else { 1.0_f32 }; 4], vec![1.0; 4]];
+            let shown: Vec<_> = (0..count)
+                .map(|key| {
+                    let wanted = wanted(key);
+                    let got = [0, 1].map(|at| wanted[at].iter().map(|x| x + errors[at]).collect());
+                    (key, wanted, got)
+                })
+                .collect();
+            let samples = shown.iter().map(|(key, wanted, got): &(u64, _, [Vec<f32>; 2])| {
+                (Scored { key: *key, chose: false }, &wanted[..], &got[..])
+            });
+            Score::of(samples).unwrap()
+        };
+        assert!(two([0.9, 0.05], 2).is_ahead_of(&two([0.01, 0.1], 4)));
+        assert!(!two([0.001, 0.2], 2).is_ahead_of(&two([0.01, 0.1], 4)));
         let broken = score(&[0.125, f32::NAN, 0.125, 0.125]);
         assert!(score(&[0.5; 2]).is_ahead_of(&broken) && !broken.is_ahead_of(&score(&[0.5; 4])));
     }

@@ -65,11 +65,14 @@ impl SampleEvidence {
         let new = other.conversions.iter().filter(|said| !self.conversions.contains(said));
         let new: Vec<String> = new.cloned().collect();
         self.conversions.extend(new);
+        // In any order of merging.
+        self.conversions.sort();
         self.distinct = match (self.distinct.take(), &other.distinct) {
             (Some(one), Some(other)) => Some(one.union(other).copied().collect()),
             _ => None,
         };
         self.forget_enough();
+        self.inputs.sort_by(|a, b| a.name.cmp(&b.name));
         self.inputs.retain_mut(|input| {
             let Some(other) = other.inputs.iter().find(|other| other.name == input.name) else {
                 return false;

@@ -74,7 +74,11 @@ impl InputMoments {
         self.add_rows(&rows)
     }
 
-    fn add_rows(&mut self, rows: &[Vec<f32>]) -> Result<(), TooManySamples> {
+    /// Adds the rows of a sample that cannot be held back.
+    ///
+    /// # Errors
+    /// Too many samples.
+    pub(crate) fn add_rows(&mut self, rows: &[Vec<f32>]) -> Result<(), TooManySamples> {
         let mut part = Vec::new();
         for (spans, rows) in self.groups.iter_mut().zip(rows) {
             let depth = spans.iter().map(SecondMoments::size).sum::<usize>().max(1);

@@ -97,7 +97,11 @@ impl Expansion for LogSoftmax {
         inputs: &[OutletId],
     ) -> TractResult<TVec<OutletId>> {
         let rank = model.outlet_fact(inputs[0])?.rank();
-        let places = usize::try_from(self.axis.unsigned_abs())?.min(rank);
+        let places = usize::try_from(self.axis.unsigned_abs())?;
+        if places > rank {
+            let what = format!("LogSoftmax has axis {} of {rank}", self.axis);
+            return Err(tract_onnx::prelude::TractError::msg(what));
+        }
         let axis = if self.axis < 0 { rank - places } else { places };
         let axes = if self.along_one { tvec!(axis) } else { (axis..rank).collect() };
         let softmax = Softmax { axes, quant_output_dt: None, kind: SoftmaxKind::LogSoftmax };

@@ -140,7 +140,9 @@ impl<'a> MomentCollector<'a> {
             let added = match (holding, is_finite) {
                 (true, true) => own.hold_back(key, rows),
                 (true, false) => Ok(()),
-                (false, _) => own.add(key, rows),
+                (false, true) => own.add(key, rows),
+                // What is left of it is no sample to evaluate on.
+                (false, false) => own.add_rows(&rows),
             };
             if added.is_err() {
                 *slot = None;

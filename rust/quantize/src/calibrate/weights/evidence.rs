@@ -70,10 +70,10 @@ impl Evidence<'_> {
 
 /// The squared error to expect on other rows than these. Integers that make good each other's
 /// errors on few rows do not on others, where products of different inputs are other ones. So these
-/// count by `rows / (rows + depth)`, which shrinks the moments towards their diagonal, and the
-/// diagonal is shrunk towards its mean, by `rows / (rows + FEW_ROWS)`. Source: Ledoit and Wolf, "A
-/// well-conditioned estimator for large-dimensional covariance matrices", Journal of Multivariate
-/// Analysis 88, 2004; the number of rows stands for their estimate of the weight.
+/// count by `rows / (rows + depth)`, which shrinks the moments towards their diagonal. In the rest,
+/// the diagonal counts by `rows / (rows + FEW_ROWS)` and its mean otherwise. Source: Ledoit and
+/// Wolf, "A well-conditioned estimator for large-dimensional covariance matrices", Journal of
+/// Multivariate Analysis 88, 2004; the number of rows stands for their estimate of the weight.
 #[expect(clippy::cast_precision_loss, reason = "the length of a row")]
 fn expected_error(errors: &[f32], part: &WeightColumns, rows: f64) -> f64 {
     let squares = part.moments.diag();

@@ -50,6 +50,8 @@ pub(crate) fn converted(
     model: &Model,
     microsoft: bool,
 ) -> Result<(Model, QOperators), QuantizeError> {
+    // Nodes that nothing reads would be removed afterwards.
+    let model = &transform::without_unused(model)?;
     let graph = Graph::of(model)?;
     let (zeros, edits) = (HashMap::new(), Vec::new());
     let mut fusion = Fusion { graph: &graph, microsoft, names: Names::of(&graph), zeros, edits };
