@@ -107,7 +107,7 @@ FAULTS: dict[str, tuple[Array, str, int | None]] = {
     "nan": (_with(np.nan), r"NaN at \[0, 1, 0, 5\], samples must be finite", 2),
     "infinity": (_with(np.inf), r"infinity at \[0, 1, 0, 5\], samples must be finite", 2),
     "large": (_with(1e300), r"value 1e300 at \[0, 1, 0, 5\] does not fit float32", 2),
-    "none": (GOOD[:0], "no calibration samples", None),
+    "none": (GOOD[:0], "no calibration samples|has no rows", None),
 }
 
 
