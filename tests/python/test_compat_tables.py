@@ -94,6 +94,60 @@ def test_dynamic_tables_are_as_accurate_as_those_of_onnxruntime(encoder: Path) -
     assert accuracy(encoder, results[0]) > accuracy(encoder, results[1]) - 0.1
 
 
+def test_shapes_that_are_gathered_are_no_tables(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Exporters write the batch of a view as a Gather of its shape, which is folded away."""
+    weight = np.random.default_rng(0).normal(size=(32, 8)).astype(F)
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "zero"], ["batch"], axis=0),
+        helper.make_node("Concat", ["batch", "rest"], ["to"], axis=0),
+        helper.make_node("Reshape", ["x", "to"], ["flat"]),
+        helper.make_node("MatMul", ["flat", "w"], ["y"], "product"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "view",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 4, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 8])],
+        [
+            numpy_helper.from_array(np.array([0], np.int64), "zero"),
+            numpy_helper.from_array(np.array([32], np.int64), "rest"),
+            numpy_helper.from_array(weight, "w"),
+        ],
+    )
+    path = tmp_path / "view.onnx"
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+    ours.quantize_dynamic(path, tmp_path / "out.onnx")
+    assert "Gather" not in caplog.text
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_tables_give_no_warning_about_symmetry(
+    encoder: Path, per_channel: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ours.quantize_dynamic(encoder, encoder.with_name("dynamic.onnx"), per_channel=per_channel)
+    result = encoder.with_name("static.onnx")
+    ours.quantize_static(encoder, result, Reader(), per_channel=per_channel)
+    assert "symmetric" not in caplog.text
+
+
+def test_an_override_without_effect_on_symmetry_is_a_warning(encoder: Path) -> None:
+    def warnings(*overrides: Any, **options: Any) -> list[str]:
+        made = quantize_rs.open(encoder).plan(include=["*"], overrides=overrides, **options)
+        return [warning for warning in made.warnings if "symmetric=False" in warning]
+
+    skewed, centred = ({"match": {"name": "w"}, "symmetric": it} for it in (False, True))
+    assert warnings(skewed, weights="int8", activations="uint8")
+    assert not warnings(skewed, weights="int8", activations="uint8", per_channel=False)
+    rest = {"match": {"name": "table"}, "exclude": True}
+    dynamic = {"weights": "int8", "output_format": "dynamic"}
+    assert not warnings(rest, centred, symmetric=False, **dynamic)
+    assert not warnings(rest, symmetric=False, **dynamic)
+
+
 def test_an_override_gives_one_weight_a_zero_point_of_its_own(encoder: Path) -> None:
     def made(*overrides: Any) -> Any:
         options: dict[str, Any] = {"weights": "uint8", "per_channel": False, "include": ["*"]}

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target};
-use quantize_rs_onnx::GraphProto;
+use quantize_rs_onnx::{DataType, GraphProto};
 
 use crate::gil;
 use crate::module_options::{ModuleConfigs, ModuleOptions};
@@ -102,6 +102,11 @@ impl Model {
         names
     }
 
+    /// Whether a `Gather` looks rows of floats up in a constant, in subgraphs too.
+    fn has_tables(&self) -> bool {
+        has_tables(self.model.graph(), &mut Vec::new())
+    }
+
     /// The names of the values of the main graph.
     fn values(&self, py: Python<'_>) -> PyResult<Vec<String>> {
         gil::detached(py, self.model.path(), || {
@@ -165,4 +170,30 @@ fn add_names(graph: &GraphProto, names: &mut (Vec<(String, String)>, Vec<String>
         }
         node.subgraphs().for_each(|body| add_names(body, names));
     }
+}
+
+/// Whether a `Gather` of a graph or its subgraphs reads a float constant of two axes or more.
+fn has_tables<'g>(graph: &'g GraphProto, around: &mut Vec<&'g str>) -> bool {
+    let known = around.len();
+    let tables = graph
+        .initializer
+        .iter()
+        .filter(|tensor| tensor.dims.len() > 1 && tensor.dtype().is_some_and(DataType::is_float));
+    around.extend(tables.map(|tensor| tensor.name.as_str()));
+    for node in &graph.node {
+        let value = node.attribute("value").and_then(|found| found.t.as_ref());
+        let is_table = value.is_some_and(|tensor| {
+            tensor.dims.len() > 1 && tensor.dtype().is_some_and(DataType::is_float)
+        });
+        if is_table && node.op_type == "Constant" {
+            around.extend(node.output.iter().map(String::as_str));
+        }
+    }
+    let found = graph.node.iter().any(|node| {
+        let reads = node.input.first().is_some_and(|name| around.contains(&name.as_str()));
+        reads && node.op_type == "Gather" && node.is_onnx()
+            || node.subgraphs().any(|body| has_tables(body, around))
+    });
+    around.truncate(known);
+    found
 }

@@ -222,7 +222,10 @@ def quantize_static(
     if cache is not None:
         # Ranges are those of the given model: calls with other options rescale other channels.
         options["equalize"] = False
-    options["overrides"] += _tables(model, activations, options.get("activation_symmetric"))
+    symmetric = bool(options.get("activation_symmetric"))
+    options["overrides"] += _tables(
+        model, activations, per_channel=per_channel, symmetric=symmetric
+    )
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
@@ -234,12 +237,15 @@ def quantize_static(
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 
 
-def _tables(model: Model, activations: str, symmetric: bool | None = None) -> list[dict[str, Any]]:
+def _tables(
+    model: Model, activations: str, *, per_channel: bool, symmetric: bool = False
+) -> list[dict[str, Any]]:
     """Give tables the type and the zero point of activations, as onnxruntime does."""
-    if "Gather" not in model.info.operators:
+    if not model._model.has_tables():
         return []
-    table = {"match": {"op_type": "Gather"}, "weights": activations}
-    return [table | {"symmetric": bool(symmetric)}]
+    # Rows of 8 bits with a scale each have a zero point of 0.
+    symmetric |= per_channel and activations in ("int8", "uint8")
+    return [{"match": {"op_type": "Gather"}, "weights": activations, "symmetric": symmetric}]
 
 
 def _in_blocks(model: Model, options: dict[str, Any], optimize_model: bool) -> Plan:
@@ -304,7 +310,7 @@ def quantize_dynamic(
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
     overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
     overrides.add_to(options)
-    options["overrides"] += _tables(model, "uint8")
+    options["overrides"] += _tables(model, "uint8", per_channel=per_channel)
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)

@@ -152,13 +152,17 @@ fn warn_in_bytes(context: &Context<'_, '_>) -> Outcome {
 pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let config = context.config;
     let dynamic = config.output_format == Format::Dynamic;
-    let forced = |plan: &ValuePlan| {
+    let forced = |constant: &Constant<'_>| {
+        let Some(plan) = decisions.quantized(constant.anchor) else { return false };
         let QSpec { qtype, granularity, symmetric, .. } = plan.spec;
+        let names = constant.names(context.graph);
+        let readers = constant.multipliers(context.graph);
+        let own = context.selection.config_of(config, &names, readers);
         let of_kernels = dynamic && symmetric && qtype.bits() == 8 && !qtype.is_float();
-        plan.source == Source::Weights
+        own.symmetric == Some(false)
+            && plan.source == Source::Weights
             && (of_kernels || forces_symmetric(config, qtype, granularity))
     };
-    let any = || decisions.all_quantized().any(|(_, plan)| forced(plan));
     let warning = if dynamic {
         "in the format dynamic, weights of convolutions with one scale per channel and those of \
          tables and LSTMs have zero points of 0: symmetric=False has no effect on them"
@@ -166,7 +170,7 @@ pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -
         "weights with one scale per channel have zero points of 0 where activations are quantized \
          too: symmetric=False has no effect on them; with per_channel=False it has"
     };
-    Outcome::warn((config.symmetric == Some(false) && any()).then(|| warning.to_owned()))
+    Outcome::warn(context.constants.iter().any(forced).then(|| warning.to_owned()))
 }
 
 /// How a weight is quantized. A negative scale does not improve types of 8 bits and more, which

@@ -62,17 +62,12 @@ impl SampleEvidence {
 
     /// Adds what other samples show.
     pub(crate) fn merge(&mut self, other: &SampleEvidence) {
-        let new = other.conversions.iter().filter(|said| !self.conversions.contains(said));
-        let new: Vec<String> = new.cloned().collect();
-        self.conversions.extend(new);
-        // In any order of merging.
-        self.conversions.sort();
+        self.conversions.extend_from_slice(&other.conversions);
         self.distinct = match (self.distinct.take(), &other.distinct) {
             (Some(one), Some(other)) => Some(one.union(other).copied().collect()),
             _ => None,
         };
         self.forget_enough();
-        self.inputs.sort_by(|a, b| a.name.cmp(&b.name));
         self.inputs.retain_mut(|input| {
             let Some(other) = other.inputs.iter().find(|other| other.name == input.name) else {
                 return false;
@@ -83,6 +78,14 @@ impl SampleEvidence {
             input.noise &= other.noise;
             input.is_suspect()
         });
+        self.sort();
+    }
+
+    /// Puts the evidence in the order that it has however the samples are divided.
+    pub fn sort(&mut self) {
+        self.conversions.sort();
+        self.conversions.dedup();
+        self.inputs.sort_by(|a, b| a.name.cmp(&b.name));
     }
 
     /// The warnings about `count` samples of `rows` rows each, as sentences without a full stop.
@@ -134,4 +137,48 @@ fn hash(inputs: &[(String, Tensor)]) -> u64 {
         hash.bytes(&value.data);
     }
     hash.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn merged_evidence_does_not_depend_on_the_order() {
+        let of = |conversions: &[&str], names: &[&str], sample: u8| {
+            let constant = |name: &&str| InputEvidence {
+                name: (*name).to_owned(),
+                constant: Some(vec![1]),
+                noise: false,
+            };
+            let mut evidence = SampleEvidence {
+                conversions: conversions.iter().map(|&said| said.to_owned()).collect(),
+                inputs: names.iter().map(constant).collect(),
+                ..SampleEvidence::new()
+            };
+            let data = vec![sample].into();
+            let dtype = quantize_rs_onnx::DataType::UInt8;
+            evidence.add(&[("x".to_owned(), Tensor { dtype, shape: vec![1], data })]);
+            evidence.sort();
+            evidence
+        };
+        let (one, other) = (of(&["b", "a"], &["z", "y"], 1), of(&["c", "b"], &["y", "z"], 2));
+        let merged = |first: &SampleEvidence, second: &SampleEvidence| {
+            let mut all = first.clone();
+            all.merge(second);
+            all
+        };
+        assert_eq!(merged(&one, &other), merged(&other, &one));
+        let all = merged(&one, &other);
+        assert_eq!(all.conversions, ["a", "b", "c"]);
+        assert_eq!(
+            all.warnings(2, 1)[3..],
+            [
+                "only 2 samples: give at least 128, as varied as production inputs",
+                "all values of input `y` are the same in all samples",
+                "all values of input `z` are the same in all samples",
+            ]
+        );
+        assert_eq!(merged(&one, &one).warnings(2, 1)[3], "all 2 samples are identical");
+    }
 }

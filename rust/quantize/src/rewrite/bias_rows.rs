@@ -5,7 +5,7 @@
 //! converts int8 to uint8, and then cannot load the model that it wrote (observed in 1.32). It
 //! fuses vectors alone, so the bias becomes a matrix of one row: the sum is the same.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs_onnx::{DataType, Edit, Model, TensorProto};
 
@@ -25,20 +25,29 @@ pub(crate) fn with_bias_rows(model: &Model) -> Result<Model, QuantizeError> {
         return Ok(result);
     }
     let graph = Graph::of(model)?;
+    let mut sums: BTreeMap<ValueId, Vec<(usize, usize)>> = BTreeMap::new();
+    for (sum, input) in (0..graph.nodes.len()).filter_map(|node| fused(&graph, node)) {
+        if let Some(bias) = graph.input(sum, input) {
+            sums.entry(bias).or_default().push((sum, input));
+        }
+    }
     let (mut names, mut edits) = (Names::of(&graph), Vec::new());
-    for node in 0..graph.nodes.len() {
-        let Some((sum, input)) = fused(&graph, node) else { continue };
-        let Some(bias) = graph.input(sum, input) else { continue };
+    for (bias, sums) in sums {
         let Some(vector) = vector(&graph, bias) else { continue };
+        let value = &graph.values[bias];
         let mut row = vector.clone();
-        row.name = names.fresh(graph.values[bias].name, "row");
+        row.name = names.fresh(value.name, "row");
         row.dims.insert(0, 1);
-        edits.push(Edit::SetInput { node: sum, input, value: row.name.clone() });
+        let is_read_elsewhere =
+            value.consumers.len() > sums.len() || value.used_in_subgraph || value.is_output;
+        for (node, input) in sums {
+            edits.push(Edit::SetInput { node, input, value: row.name.clone() });
+        }
         edits.push(Edit::AddInitializer(row));
-        if only_reader(&graph, bias).is_some() {
-            edits.push(match graph.values[bias].producer {
+        if !is_read_elsewhere {
+            edits.push(match value.producer {
                 Producer::Node { node, .. } => Edit::RemoveNode(node),
-                _ => Edit::RemoveInitializer(graph.values[bias].name.to_owned()),
+                _ => Edit::RemoveInitializer(value.name.to_owned()),
             });
         }
     }

@@ -63,6 +63,7 @@ impl SampleDiagnostics {
         }
         let mut evidence = self.evidence.clone();
         evidence.conversions = self.samples.conversions();
+        evidence.sort();
         evidence
     }
 
