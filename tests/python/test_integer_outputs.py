@@ -128,3 +128,27 @@ def test_min_sqnr_needs_a_float_output(images: np.ndarray) -> None:
     assert verified is not None
     assert [row.name for row in verified.attempts[-1].integer_outputs] == ["classes"]
     assert "`classes` equal in" in report.assessment.sentence
+
+
+def test_integers_that_floats_do_not_distinguish_are_not_compared() -> None:
+    """From 2^24 on, an integer and the next one are the same float32."""
+
+    def model(added: int) -> bytes:
+        graph = helper.make_graph(
+            [
+                helper.make_node("Cast", ["x"], ["i"], to=TensorProto.INT64),
+                helper.make_node("Add", ["i", "added"], ["ids"]),
+            ],
+            "ids",
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8])],
+            [helper.make_tensor_value_info("ids", TensorProto.INT64, [1, 8])],
+            [numpy_helper.from_array(np.array([added], np.int64), "added")],
+        )
+        opset = [helper.make_opsetid("", 21)]
+        return helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+
+    samples = np.arange(32, dtype=F).reshape(4, 1, 8)
+    small = quantize_rs.compare(model(0), model(1), list(samples))
+    assert [row.equal for row in small.integer_outputs] == [0.0]
+    large = quantize_rs.compare(model(1 << 25), model((1 << 25) + 1), list(samples))
+    assert (large.integer_outputs, large.not_compared) == ((), ("ids",))
