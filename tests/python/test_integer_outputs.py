@@ -145,7 +145,8 @@ def test_integers_that_floats_do_not_distinguish_are_not_compared() -> None:
             [numpy_helper.from_array(np.array([added], np.int64), "added")],
         )
         opset = [helper.make_opsetid("", 21)]
-        return helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
+        proto = helper.make_model(graph, opset_imports=opset, ir_version=10)
+        return bytes(proto.SerializeToString())
 
     samples = np.arange(32, dtype=F).reshape(4, 1, 8)
     small = quantize_rs.compare(model(0), model(1), list(samples))
