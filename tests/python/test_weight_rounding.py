@@ -419,3 +419,40 @@ def test_few_rows_do_not_make_weights_worse_than_no_samples(count: int, seed: in
         return oracle.sqnr(wanted, oracle.ort(report.model, {"x": others}))
 
     assert decibels(calibration_data=samples, engine="tract") > decibels() - 0.5
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 6, 8])
+@pytest.mark.parametrize("seed", range(4))
+def test_few_rows_of_few_factors_do_not_make_weights_worse(count: int, seed: int) -> None:
+    """Rows that share few factors agree with each other by chance, and with no others."""
+    nodes, weights, x = [], {}, "x"
+    for at, (inputs, outputs) in enumerate([(64, 128), (128, 128), (128, 10)]):
+        channels = np.exp(rng(100 * seed + at).normal(0, 0.5, size=outputs))
+        weights[f"w{at}"] = rng(10 * seed + at).normal(size=(inputs, outputs)) * channels / 8
+        weights[f"b{at}"] = rng(50 + at).normal(size=outputs) / 10
+        nodes.append(helper.make_node("Gemm", [x, f"w{at}", f"b{at}"], [f"p{at}"], f"fc{at}"))
+        x = f"p{at}"
+        if at < 2:
+            nodes.append(helper.make_node("Relu", [x], [f"r{at}"]))
+            x = f"r{at}"
+    nodes[-1].output[0] = "y"
+    made = model(nodes, weights, [None, 64]).SerializeToString()
+    factors = rng(99).normal(size=(12, 64)) / np.sqrt(12)
+
+    def rows(number: int, seed: int) -> np.ndarray:
+        found = rng(seed).normal(size=(number, 12)) @ factors
+        found += rng(seed + 1).normal(size=found.shape) / 10
+        found[:, :3] *= 20
+        return found.astype(F)
+
+    others = rows(256, 777)
+    wanted = oracle.ort(made, {"x": others})
+
+    def decibels(**options: Any) -> float:
+        report = quantize_rs.quantize(
+            made, None, bits=8, check="none", calibration_data=rows(count, seed), **options
+        )
+        assert report.model is not None
+        return oracle.sqnr(wanted, oracle.ort(report.model, {"x": others}))
+
+    assert decibels() > decibels(weight_algorithm="nearest") - 1.0

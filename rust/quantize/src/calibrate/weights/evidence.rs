@@ -13,9 +13,6 @@ pub(super) struct Held {
 /// From this number of samples held back on, a smaller error counts however small the difference.
 const ENOUGH_HELD_BACK: usize = 4;
 
-/// With this number of rows, the mean square of each input counts as much as that of all.
-const FEW_ROWS: f64 = 8.0;
-
 /// What roundings are compared on.
 pub(super) struct Evidence<'a> {
     pub(super) parts: &'a [WeightColumns],
@@ -68,21 +65,13 @@ impl Evidence<'_> {
     }
 }
 
-/// The squared error to expect on other rows than these. Integers that make good each other's
-/// errors on few rows do not on others, where products of different inputs are other ones. So these
-/// count by `rows / (rows + depth)`, which shrinks the moments towards their diagonal. In the rest,
-/// the diagonal counts by `rows / (rows + FEW_ROWS)` and its mean otherwise. Source: Ledoit and
-/// Wolf, "A well-conditioned estimator for large-dimensional covariance matrices", Journal of
-/// Multivariate Analysis 88, 2004; the number of rows stands for their estimate of the weight.
+/// The squared error to expect on other rows than these. Rounding made products of inputs serve its
+/// ends, so these count by `rows / (rows + depth)` when it is evaluated by the same moments.
 #[expect(clippy::cast_precision_loss, reason = "the length of a row")]
 fn expected_error(errors: &[f32], part: &WeightColumns, rows: f64) -> f64 {
     let squares = part.moments.diag();
-    let (mean, shown) = (squares.mean().unwrap_or(0.0), rows / (rows + FEW_ROWS));
     let of_column = |column: &[f32]| -> f64 {
-        let of_element = |(error, square): (&f32, &f64)| {
-            f64::from(*error).powi(2) * (shown * square + (1.0 - shown) * mean)
-        };
-        column.iter().zip(squares).map(of_element).sum()
+        column.iter().zip(squares).map(|(error, square)| f64::from(*error).powi(2) * square).sum()
     };
     let alone: f64 = errors.chunks(part.depth.max(1)).map(of_column).sum();
     let trust = rows / (rows + part.depth as f64);

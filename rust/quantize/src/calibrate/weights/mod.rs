@@ -7,6 +7,7 @@
 
 mod collect;
 mod evidence;
+mod few_rows;
 mod layers;
 mod paired;
 mod rows;
@@ -403,7 +404,7 @@ impl Layer<'_> {
     }
 
     /// The mean second moments of a span of the inputs of a group, with those of the rows held back
-    /// if `all`. `None` if nothing is known.
+    /// if `all`, those of few rows shrunk. `None` if nothing is known.
     fn moments(&self, group: usize, at: usize, all: bool) -> Option<Array2<f64>> {
         let mut inputs = self.inputs.iter().map(|input| &input.groups[group][at]);
         let mut moments = Cow::Borrowed(inputs.next()?);
@@ -422,6 +423,7 @@ impl Layer<'_> {
         for ((row, column), moment) in moments.indexed_iter_mut() {
             *moment /= rows * self.factor(start + row) * self.factor(start + column);
         }
+        few_rows::shrink(&mut moments, rows);
         Some(moments)
     }
 
