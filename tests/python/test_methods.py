@@ -124,6 +124,22 @@ def test_auto_evaluates_nothing_on_few_samples_with_a_note(
     )
 
 
+def test_auto_leaves_room_for_new_values_where_16_bits_allow_it(digits: Path, images: Path) -> None:
+    """The few samples that methods are evaluated on seldom show what others clip."""
+    model = quantize_rs.open(digits)
+    wide = model.plan(activations="uint16").calibrate(images, method="auto")
+    assert set(wide.chosen.values()) == {"mse", "mse:2"}
+    assert any("with 16 bits it costs nothing" in note for note in wide.notes)
+    plan = model.plan(activations="uint8", activation_types={"relu1_out": "uint16"})
+    some = plan.calibrate(images, method="auto")
+    seen = plan.calibrate(images)
+    assert some.chosen["relu1_out"] == "mse"
+    assert "minmax" in some.chosen.values()
+    for name, method in some.chosen.items():
+        assert some.values[name] == seen.using(method).values[name]
+    assert any("`mse` for 16-bit values" in note for note in some.notes)
+
+
 def test_on_few_samples_clipping_counts_twice_at_inputs_of_convolutions() -> None:
     rng = np.random.default_rng(5)
     kernel = numpy_helper.from_array(rng.normal(0, 0.3, (8, 8, 3, 3)).astype(np.float32), "k")

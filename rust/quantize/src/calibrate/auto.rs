@@ -7,7 +7,7 @@ use quantize_rs_math::range::{self, Clipping, RangeFinder};
 use quantize_rs_onnx::Model;
 
 use super::collect::Collected;
-use super::compare_methods::{ComparisonScope, compare};
+use super::compare_methods::{ComparisonScope, compare, last_method, wide_values};
 use super::engine::Engine;
 use super::retained::MAX_RETAINED;
 use super::run::Control;
@@ -44,7 +44,10 @@ pub(super) fn choose(
     control: &mut Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
     let (kept, evaluates) = (collected.kept.len(), engine.runs_any_model());
-    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED || !evaluates {
+    let wide = wide_values(plan);
+    let observed = plan.quantized().filter(|(_, how)| how.source == Source::Observed).count();
+    let only_wide = observed > 0 && wide.len() == observed;
+    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED || !evaluates || only_wide {
         let differ = if evaluates { kept } else { collected.samples };
         let method: Method = without_comparison(differ).name().parse()?;
         let (_, all) = collected.ranges(plan);
@@ -56,6 +59,8 @@ pub(super) fn choose(
             )
         } else if !evaluates {
             "the engine runs no quantized model (it has no `prepare`)".to_owned()
+        } else if only_wide {
+            "with 16 bits it costs nothing to leave room for values that no sample shows".to_owned()
         } else {
             format!(
                 "only {kept} samples could be kept to evaluate methods: equal samples count once, \
@@ -64,7 +69,11 @@ pub(super) fn choose(
         };
         let inputs =
             if differ > 1 { convolution_inputs(&Graph::of(model)?, plan) } else { BTreeSet::new() };
-        return Ok(for_all(all.using_for(&method, &inputs, &of_convolutions)?, &why));
+        return Ok(for_all(
+            all.using_for(&method, &inputs, &of_convolutions)?,
+            "every value",
+            &why,
+        ));
     }
     // A method that clips most samples is hardly ever the best, and takes as long to evaluate.
     let extent =
@@ -72,8 +81,18 @@ pub(super) fn choose(
     let comparison = compare(model, plan, engine, collected, control, extent)?;
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
+    for name in &wide {
+        ranges.chosen.remove(name);
+    }
     if ranges.chosen.is_empty() {
-        ranges = for_all(ranges, "no other method is significantly more accurate");
+        let values = if wide.is_empty() { "every value" } else { "every 8-bit value" };
+        ranges = for_all(ranges, values, "no other method is significantly more accurate");
+    }
+    if !wide.is_empty() {
+        let method = last_method().name();
+        let text = "which leaves room for values that no sample shows";
+        ranges.remarks.push(format!("`auto` takes `{method}` for 16-bit values, {text}"));
+        ranges.chosen.extend(wide.into_iter().map(|name| (name, method.to_string())));
     }
     for row in comparison.methods.iter().filter(|row| row.method != Method::Auto.name()) {
         if let Some(same) = &row.same_as {
@@ -114,14 +133,14 @@ fn convolution_inputs(graph: &Graph<'_>, plan: &Plan) -> BTreeSet<String> {
     nodes.map(scaled).collect()
 }
 
-/// The ranges of one method as the choice of `auto`, with the reason, for every value that has no
-/// choice yet.
-fn for_all(mut ranges: Ranges, why: &str) -> Ranges {
+/// The ranges of one method as the choice of `auto` for these `values`, with the reason: for every
+/// value that has no choice yet.
+fn for_all(mut ranges: Ranges, values: &str, why: &str) -> Ranges {
     let method = std::mem::replace(&mut ranges.method, Method::Auto.name());
     let others: BTreeSet<&String> = ranges.chosen.values().collect();
     let others = others.into_iter().map(|other| format!("`{other}`")).collect::<Vec<_>>();
     ranges.remarks.push(if others.is_empty() {
-        format!("`auto` takes `{method}` for every value: {why}")
+        format!("`auto` takes `{method}` for {values}: {why}")
     } else {
         format!(
             "`auto` takes `{method}`, and {} for the inputs of convolutions ({}), where clipping \
