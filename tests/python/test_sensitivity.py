@@ -11,6 +11,7 @@ import onnx
 import onnx.numpy_helper
 import oracle
 import pytest
+from onnx import helper, numpy_helper
 
 import quantize_rs
 from quantize_rs import CalibrationError, OptionError
@@ -207,3 +208,37 @@ def test_layers_of_a_deep_model_are_each_looked_at_alone(
         for output, wanted in zip(layer.outputs, whole.outputs, strict=True):
             assert output.name == wanted.name
             assert output.sqnr_db == pytest.approx(wanted.sqnr_db, abs=0.01)
+
+
+def test_a_product_of_two_activations_is_a_layer_that_can_stay_float() -> None:
+    """As in attention: the product of values with outliers, which 8 bits make useless."""
+    rng = np.random.default_rng(3)
+    weight = rng.normal(size=(32, 32)).astype(np.float32) / 6
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "projection"),
+        helper.make_node("Transpose", ["a"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["a", "t"], ["scores"], "scores"),
+        helper.make_node("MatMul", ["x", "v"], ["values"], "values"),
+        helper.make_node("MatMul", ["scores", "values"], ["y"], "attended"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "attention",
+        [helper.make_tensor_value_info("x", 1, [1, 16, 32])],
+        [helper.make_tensor_value_info("y", 1, [1, 16, 32])],
+        [numpy_helper.from_array(weight, name) for name in "wv"],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = rng.normal(size=(32, 1, 16, 32)).astype(np.float32)
+    names = [row.name for row in quantize_rs.sensitivity(model, samples).layers]
+    assert {"scores", "attended"} <= set(names)
+    options = {"calibration_data": samples, "include": ["*"]}
+    best = quantize_rs.quantize_with_calibration(
+        model, None, exclude=["scores", "attended"], **options
+    )
+    assert best.output_check is not None
+    assert best.output_check.sqnr_db is not None
+    wanted = best.output_check.sqnr_db - 0.5
+    found = quantize_rs.quantize_with_calibration(model, None, min_sqnr=wanted, **options)
+    assert found.accuracy_control is not None
+    assert found.accuracy_control.float_layers

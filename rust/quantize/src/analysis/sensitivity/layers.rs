@@ -58,11 +58,19 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
     layers
 }
 
-/// An operator without weight that computes new values on integers.
+/// An operator without weight that computes new values on integers, such as a sum or the product
+/// of two activations.
 fn operator(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Layer> {
     let proto = graph.nodes[node];
     let rule = ops::rule(proto)?;
-    if !matches!((rule.integer)(graph, node), IntegerSupport::Computes { .. }) {
+    let computes = match (rule.integer)(graph, node) {
+        IntegerSupport::Computes { .. }
+        | IntegerSupport::FloatOutput
+        | IntegerSupport::OperatorAlone
+        | IntegerSupport::QuantizedOutput { .. } => true,
+        IntegerSupport::No(_) | IntegerSupport::SameAsInput { .. } | IntegerSupport::Fused => false,
+    };
+    if !computes {
         return None;
     }
     let inputs = (0..proto.input.len()).filter(|input| rule.takes_activation(*input));
