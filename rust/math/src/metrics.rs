@@ -52,19 +52,21 @@ pub struct Deviation {
 }
 
 impl Deviation {
-    /// The deviation of `other` from `reference`, which has the same length. Equal elements,
-    /// infinity and NaN included, contribute none.
+    /// The deviation of `other` from `reference`, which has the same length. Infinity, NaN and
+    /// numbers beyond 2²⁴ that both have are left out: they are masks, as −10⁹ in the logits of
+    /// forbidden tokens, and their squares would hide the errors of all others.
     pub fn of(reference: &[f32], other: &[f32]) -> Deviation {
         assert_eq!(reference.len(), other.len(), "elements of the two tensors");
         let elements = reference.len();
         let chunks = reference.chunks(CHUNK).zip(other.chunks(CHUNK));
         let sums = Sums::total(chunks.map(|(x, y)| {
             // No early exit, so that the loop compiles to vector code.
-            if x.iter().fold(true, |all, x| all & x.is_finite()) {
+            let is_usual = |x: f32| x.abs() < LARGEST;
+            if x.iter().fold(true, |all, x| all & is_usual(*x)) {
                 return Sums::of(x, y);
             }
             let alike = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
-            let apart = x.iter().zip(y).filter(|(x, y)| x.is_finite() || !alike(**x, **y));
+            let apart = x.iter().zip(y).filter(|(x, y)| is_usual(**x) || !alike(**x, **y));
             let (x, y): (Vec<f32>, Vec<f32>) = apart.unzip();
             Sums::of(&x[..], &y)
         }));
@@ -90,6 +92,10 @@ impl Deviation {
         self.sums.metrics(self.elements)
     }
 }
+
+/// Beyond this magnitude, float32 represents no fractions, and numbers that are equal in both tensors
+/// are left out.
+const LARGEST: f32 = 16_777_216.0;
 
 /// Elements per chunk: two chunks of floats and one of bytes fit into the second-level cache of any
 /// processor, and no packed byte spans two chunks.
@@ -282,6 +288,16 @@ mod tests {
             assert_eq!((found.mse, found.max_abs, found.sqnr_db), infinite, "{far}");
         }
         assert!(metrics(&[f32::MAX], &[-f32::MAX]).mse.is_finite());
+    }
+
+    #[test]
+    fn masks_hide_no_error() {
+        for mask in [f32::MIN, -1e9, -f32::INFINITY, f32::NAN] {
+            let found = Deviation::of(&[mask, 3.0, 4.0], &[mask, 3.0, 3.0]).metrics();
+            assert!((found.sqnr_db - 10.0 * 25_f64.log10()).abs() < 1e-12, "{mask}");
+        }
+        let other = Deviation::of(&[-1e9, 3.0, 4.0], &[-2e9, 3.0, 4.0]).metrics();
+        assert!((other.sqnr_db - 0.0).abs() < 1e-6);
     }
 
     #[test]
