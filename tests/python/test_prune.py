@@ -149,6 +149,33 @@ def test_zeros_stay_exactly_0_when_quantized(bits: int, symmetric: bool, per_cha
     assert (back[zeros] == 0).all()
 
 
+@pytest.mark.parametrize("effort", ["balanced", "best"])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_zeros_stay_exactly_0_when_samples_round_the_rest(bits: int, effort: str) -> None:
+    source, _ = net()
+    samples = RNG.standard_normal((64, 4, 32)).astype(np.float32)
+    samples[..., 1:] += samples[..., :-1]
+    report = quantize_rs.quantize(
+        source,
+        None,
+        calibration_data=samples,
+        bits=bits,
+        sparsity=0.4,
+        include=["*"],
+        layer_bits={"*": bits},
+        rounding_effort=effort,
+        engine="tract",
+        check="none",
+    )
+    assert any(row.rounded_by not in (None, "nearest") for row in report.weights)
+    assert report.model is not None
+    made = onnx.load_from_string(report.model)
+    made.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, None))
+    back = oracle.ort(made.SerializeToString(), {"x": samples[0]})[-1]
+    found, _ = pruned(source, sparsity=0.4)
+    assert (back[found["w"] == 0] == 0).all()
+
+
 def test_what_is_excluded_or_needed_is_left_alone_and_says_why() -> None:
     source, weights = net()
     made = onnx.load_from_string(source)

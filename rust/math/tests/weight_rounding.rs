@@ -187,6 +187,28 @@ fn the_relaxed_choice_is_better_than_gptq_and_does_not_depend_on_threads() {
 }
 
 #[test]
+fn zeros_stay_zeros() {
+    for bits in [QType::Int2, QType::UInt4, QType::Int4, QType::Int8] {
+        for symmetric in [true, false] {
+            let mut part = part(40, 70, 8, 9);
+            part.values.iter_mut().filter(|value| value.abs() < 0.5).for_each(|value| *value = 0.0);
+            // Columns of one sign have their zero point at an end of the grid.
+            part.values[..400].iter_mut().for_each(|value| *value = value.abs());
+            part.values[400..800].iter_mut().for_each(|value| *value = -value.abs());
+            let (groups, bounds) = (part.groups.len(), ScaleBounds::default());
+            let (spec, last) = (spec(bits, symmetric), Algorithm::AdaRound);
+            let parts = std::slice::from_ref(&part);
+            for found in round_columns(parts, groups, &spec, bounds, last, EFFORT, &GO_ON) {
+                let values = found.values(&part, 0);
+                let moved =
+                    values.iter().zip(&part.values).filter(|(q, w)| **w == 0.0 && **q != 0.0);
+                assert_eq!(moved.count(), 0, "{bits} {symmetric}: {:?}", found.algorithm);
+            }
+        }
+    }
+}
+
+#[test]
 fn descent_never_raises_the_error_however_long_it_runs() {
     let part = part(40, 9, 8, 3);
     let spec = spec(QType::Int4, false);

@@ -79,7 +79,12 @@ impl Choices {
             down[[at, lane]] = (floor - zero) * scale - weight;
             step[[at, lane]] = scale;
             let share = ((exact - floor).clamp(0.0, 1.0) - REACH.0) / (REACH.1 - REACH.0);
-            variables[[at, lane]] = (share / (1.0 - share)).ln();
+            variables[[at, lane]] = match (*weight == 0.0, floor < exact) {
+                // Zeros stay, also those of pruned weights.
+                (true, false) => f64::NEG_INFINITY,
+                (true, true) => f64::INFINITY,
+                (false, _) => (share / (1.0 - share)).ln(),
+            };
         }
         Choices { below, down, step, variables }
     }

@@ -201,7 +201,9 @@ impl Task<'_> {
             let cost = |a: f64, b: f64| {
                 a * a * qq + 2.0 * a * b * q1 + b * b * one + 2.0 * (a * qg + b * g)
             };
-            let zeros: &[f64] = if self.spec.symmetric { &[0.0] } else { &[0.0, -1.0, 1.0] };
+            // With another zero point, what stays zero would have another integer.
+            let shifts = !self.spec.symmetric && !state.has_zeros(block, lane);
+            let zeros: &[f64] = if shifts { &[0.0, -1.0, 1.0] } else { &[0.0] };
             let mut best = (0.0, scale, 0.0);
             for shift in zeros {
                 if !(low..=high).contains(&(zero + shift)) {
@@ -282,6 +284,14 @@ struct State<'a> {
     zero: Vec<f64>,
 }
 
+impl State<'_> {
+    /// Whether weights of a block are zero.
+    fn has_zeros(&self, block: usize, lane: usize) -> bool {
+        let last = ((block + 1) * self.block).min(self.depth);
+        (block * self.block..last).any(|at| self.weight[at * LANES + lane] == 0.0)
+    }
+}
+
 type Lanes = [f64; LANES];
 
 /// Adds the product of each moment of a row and a change to the gradients.
@@ -322,7 +332,8 @@ impl SimdLoop for Pass<'_, '_> {
                 let new = integer * scale - weight;
                 let step = new - error;
                 let falls = step * (2.0 * gradient + step * moment) < 0.0;
-                if falls && integer != state.integers[here] {
+                // Zeros stay, also those of pruned weights.
+                if falls && weight != 0.0 && integer != state.integers[here] {
                     *change = step;
                     state.integers[here] = integer;
                     state.errors[here] = new;

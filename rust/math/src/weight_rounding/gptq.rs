@@ -137,7 +137,8 @@ impl SimdLoop for Step<'_> {
             let (others, own) = sums.split_at_mut((at - rows.start) * lanes);
             for lane in 0..lanes {
                 let (weight, scale, zero) = (weight[lane], scale[lane], zero[lane]);
-                let target = weight - own[lane] / pivot;
+                // Zeros stay, also those of pruned weights.
+                let target = if weight == 0.0 { 0.0 } else { weight - own[lane] / pivot };
                 let steps = round_ties_even((target / scale).clamp(-1e6, 1e6));
                 let integer = (steps + zero).clamp(low, high);
                 errors[lane] = (integer - zero) * scale - weight;

@@ -289,11 +289,14 @@ impl Layer<'_> {
     }
 }
 
-/// The parts with a part of the correction of their values.
+/// The parts with a part of the correction of their values. Zeros stay, also those of pruned weights.
 fn towards(parts: &[WeightColumns], targets: &[Vec<f32>], correction: f32) -> Vec<WeightColumns> {
     let each = parts.iter().zip(targets).map(|(part, target)| {
         let both = part.values.iter().zip(target);
-        let values = both.map(|(own, to)| own + correction * (to - own)).collect();
+        let corrected = |(own, to): (&f32, &f32)| {
+            if *own == 0.0 { 0.0 } else { own + correction * (to - own) }
+        };
+        let values = both.map(corrected).collect();
         WeightColumns { values, ..part.clone() }
     });
     each.collect()
