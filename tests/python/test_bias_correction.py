@@ -342,3 +342,50 @@ def test_an_engine_object_does_not_evaluate(digits: Path, images: Path) -> None:
     with pytest.raises(quantize_rs.OptionError, match="does not evaluate") as refused:
         quantize_rs.quantize(digits, None, verify=images, engine=Engine())
     assert refused.value.option == "engine"
+
+
+def test_padding_has_no_part_in_the_means() -> None:
+    """What tokens an attention mask hides does not change biases."""
+    rng = np.random.default_rng(4)
+    weights = {
+        "table": rng.normal(0.5, 1, (50, 64)),
+        "w": rng.normal(size=(64, 64)) / 8,
+        "b": rng.normal(size=64),
+    }
+    nodes = [
+        onnx.helper.make_node("Gather", ["table", "input_ids"], ["e"]),
+        onnx.helper.make_node("MatMul", ["e", "w"], ["p"], "projection"),
+        onnx.helper.make_node("Add", ["p", "b"], ["h"]),
+        onnx.helper.make_node("Cast", ["attention_mask"], ["m"], to=1),
+        onnx.helper.make_node("Unsqueeze", ["m", "last"], ["mask"]),
+        onnx.helper.make_node("Mul", ["h", "mask"], ["y"]),
+    ]
+    inputs = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.INT64, [1, 16])
+        for name in ("input_ids", "attention_mask")
+    ]
+    constants = [
+        onnx.numpy_helper.from_array(value.astype(np.float32), name)
+        for name, value in weights.items()
+    ]
+    constants.append(onnx.numpy_helper.from_array(np.array([-1], np.int64), "last"))
+    outputs = [onnx.helper.make_tensor_value_info("y", 1, [1, 16, 64])]
+    graph = onnx.helper.make_graph(nodes, "padded", inputs, outputs, constants)
+    opset = [onnx.helper.make_opsetid("", 17)]
+    made = onnx.helper.make_model(graph, opset_imports=opset, ir_version=8)
+
+    def samples(padding: int) -> list[dict[str, Array]]:
+        found = []
+        for at in range(16):
+            mask = (np.arange(16) < 4 + at % 5).astype(np.int64)[None]
+            ids = np.random.default_rng(at).integers(0, 50, (1, 16))
+            found.append({"input_ids": np.where(mask, ids, padding), "attention_mask": mask})
+        return found
+
+    options: dict[str, Any] = {"weight_algorithm": "nearest", "bits": 4, "check": "none"}
+    corrected, other = (
+        quantize_rs.quantize(made, None, calibration_data=samples(padding), **options).model
+        for padding in (0, 33)
+    )
+    assert corrected == other
+    assert corrected != quantize_rs.quantize(made, None, bits=4, check="none").model

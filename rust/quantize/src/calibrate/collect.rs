@@ -162,7 +162,7 @@ struct Collector<'a> {
     kept: Option<(&'a Mutex<RetainedSamples>, &'a [usize])>,
     /// The moments of the inputs of layers, shared by all threads, and the names of all values.
     moments: Option<(&'a MomentCollector<'a>, &'a [String])>,
-    /// The content and the padding of the current sample, for the moments.
+    /// The content and the padding of the current sample.
     current: (u64, Option<PaddingMask>),
     /// The outputs of the current sample.
     shown: Vec<Vec<f32>>,
@@ -234,29 +234,35 @@ impl ValueSink for Collector<'_> {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
         let axis = wanted.channels.and_then(|axis| axis_of(axis, shape.len()));
-        match (&mut seen.sketch, axis) {
-            (Some(sketch), Some(axis)) => {
+        // Padding has ranges, and no part in means.
+        let real = axis.zip(self.current.1.as_ref()).and_then(|(axis, mask)| {
+            let (shape, values) = mask.without_padding(shape, values)?;
+            Some((axis.checked_sub(1).filter(|axis| *axis > 0)?, shape, values))
+        });
+        match (&mut seen.sketch, axis, real) {
+            (Some(sketch), Some(axis), None) => {
                 sketch.observe_channels(&mut seen.channels, values, shape, axis);
             }
-            (Some(sketch), None) => sketch.observe(values),
-            // If the number of channels varies, there are no means.
-            (None, Some(axis)) => {
-                if let Some(stats) = &mut seen.channels
-                    && stats.observe(values, shape, axis).is_err()
-                {
-                    seen.channels = None;
+            (sketch, axis, real) => {
+                if let Some(sketch) = sketch {
+                    sketch.observe(values);
+                }
+                match (axis, real) {
+                    (_, Some((axis, shape, values))) => {
+                        add_means(&mut seen.channels, &values, &shape, axis);
+                    }
+                    (Some(axis), None) => add_means(&mut seen.channels, values, shape, axis),
+                    (None, None) => {}
                 }
             }
-            (None, None) => {}
         }
     }
 }
 
 impl ValueObserver for Collector<'_> {
     fn begin(&mut self, _: usize, sample: &Sample) {
-        if self.moments.is_some() {
-            self.current = (sample.key(), PaddingMask::of(sample));
-        }
+        let key = if self.moments.is_some() { sample.key() } else { 0 };
+        self.current = (key, PaddingMask::of(sample));
         let Some((kept, outputs)) = self.kept else { return };
         self.shown = vec![Vec::new(); outputs.len()];
         let key = sample.key();
@@ -284,6 +290,13 @@ impl ValueObserver for Collector<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds values to the means of channels. If the number of channels varies, there are none.
+fn add_means(channels: &mut Option<ChannelStats>, values: &[f32], shape: &[usize], axis: usize) {
+    if channels.as_mut().is_some_and(|stats| stats.observe(values, shape, axis).is_err()) {
+        *channels = None;
     }
 }
 

@@ -57,6 +57,25 @@ impl PaddingMask {
         let any = counts.contains(&true);
         any.then(|| PaddingMask { shape: tensor.shape.clone(), counts })
     }
+
+    /// The elements of a value that belong to no padding, with the first two axes as one; `None` if
+    /// there is no padding, or the value has other axes than the mask before its last ones.
+    pub(crate) fn without_padding(
+        &self,
+        shape: &[usize],
+        values: &[f32],
+    ) -> Option<(Vec<usize>, Vec<f32>)> {
+        let (axes, rest) = shape.split_at_checked(2)?;
+        if rest.is_empty() || *axes != self.shape[..] || !self.counts.contains(&false) {
+            return None;
+        }
+        let length = values.len() / self.counts.len();
+        let rows = values.chunks_exact(length.max(1)).zip(&self.counts);
+        let kept: Vec<f32> =
+            rows.filter(|(_, counts)| **counts).flat_map(|(row, _)| row.iter().copied()).collect();
+        let count = self.counts.iter().filter(|counts| **counts).count();
+        Some(([&[count], rest].concat(), kept))
+    }
 }
 
 /// Reads the rows of an input of a sample with this content.
