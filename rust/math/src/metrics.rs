@@ -93,8 +93,8 @@ impl Deviation {
     }
 }
 
-/// Beyond this magnitude, float32 represents no fractions, and numbers that are equal in both tensors
-/// are left out.
+/// Beyond this magnitude, float32 represents no fractions, and numbers that are equal in both
+/// tensors are left out.
 const LARGEST: f32 = 16_777_216.0;
 
 /// Elements per chunk: two chunks of floats and one of bytes fit into the second-level cache of any

@@ -289,7 +289,8 @@ impl Layer<'_> {
     }
 }
 
-/// The parts with a part of the correction of their values. Zeros stay, also those of pruned weights.
+/// The parts with a part of the correction of their values. Zeros stay, also those of pruned
+/// weights.
 fn towards(parts: &[WeightColumns], targets: &[Vec<f32>], correction: f32) -> Vec<WeightColumns> {
     let each = parts.iter().zip(targets).map(|(part, target)| {
         let both = part.values.iter().zip(target);
