@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -232,7 +233,7 @@ def test_a_product_of_two_activations_is_a_layer_that_can_stay_float() -> None:
     samples = rng.normal(size=(32, 1, 16, 32)).astype(np.float32)
     names = [row.name for row in quantize_rs.sensitivity(model, samples).layers]
     assert {"scores", "attended"} <= set(names)
-    options = {"calibration_data": samples, "include": ["*"]}
+    options: dict[str, Any] = {"calibration_data": samples, "include": ["*"]}
     best = quantize_rs.quantize_with_calibration(
         model, None, exclude=["scores", "attended"], **options
     )

@@ -440,7 +440,7 @@ def test_few_rows_of_few_factors_do_not_make_weights_worse(count: int, seed: int
     factors = rng(99).normal(size=(12, 64)) / np.sqrt(12)
 
     def rows(number: int, seed: int) -> np.ndarray:
-        found = rng(seed).normal(size=(number, 12)) @ factors
+        found: np.ndarray = rng(seed).normal(size=(number, 12)) @ factors
         found += rng(seed + 1).normal(size=found.shape) / 10
         found[:, :3] *= 20
         return found.astype(F)
