@@ -90,7 +90,7 @@ def top_k(labels: ArrayLike, k: int = 5, *, output: str | None = None) -> Metric
     Parameters
     ----------
     labels : array of int
-        The class of every row of every sample.
+        The class of every row of every sample; negative ones are left out.
     k : int
         How many of the highest scores count.
     output : str, optional
@@ -101,9 +101,9 @@ def top_k(labels: ArrayLike, k: int = 5, *, output: str | None = None) -> Metric
     wanted = np.asarray(labels).ravel()
 
     def score(outputs: Outputs, _: Samples) -> float:
-        rows = _rows(outputs, output, len(wanted))
+        rows, classes = _labelled(outputs, output, wanted)
         highest = np.argsort(-rows, axis=1, kind="stable")[:, :k]
-        return float((highest == wanted[:, None]).any(axis=1).mean())
+        return float((highest == classes[:, None]).any(axis=1).mean())
 
     return Metric(score, f"top-{k} accuracy")
 
@@ -121,9 +121,8 @@ def perplexity(labels: ArrayLike, *, output: str | None = None) -> Metric:
     wanted = np.asarray(labels).ravel()
 
     def score(outputs: Outputs, _: Samples) -> float:
-        rows = _rows(outputs, output, len(wanted)).astype(np.float64)
-        known = wanted >= 0
-        rows, tokens = rows[known], wanted[known]
+        found, tokens = _labelled(outputs, output, wanted)
+        rows = found.astype(np.float64)
         top = rows.max(axis=1)
         total = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
         return float(np.exp(np.mean(total - rows[np.arange(len(tokens)), tokens])))
@@ -145,7 +144,7 @@ def kl_divergence(*, output: str | None = None) -> Metric:
 
     def score(outputs: Outputs, original: Outputs) -> float:
         found = [
-            np.sum(np.exp(log_p) * (log_p - log_q), axis=-1)
+            _divergence(log_p, log_q)
             for log_q, log_p in (
                 (_log_softmax(a), _log_softmax(b)) for a, b in _pairs(outputs, original, output)
             )
@@ -159,7 +158,7 @@ def mean_absolute_error(*, output: str | None = None) -> Metric:
     """Return the mean absolute difference to the outputs of the float model; lower is better."""
 
     def score(outputs: Outputs, original: Outputs) -> float:
-        found = [np.abs(a - b).ravel() for a, b in _pairs(outputs, original, output)]
+        found = [_difference(a, b).ravel() for a, b in _pairs(outputs, original, output)]
         return float(np.mean(np.concatenate(found)))
 
     return Metric(score, "mean absolute error", higher_is_better=False, against_original=True)
@@ -320,12 +319,22 @@ def _pairs(
     ]
 
 
-def _rows(outputs: Outputs, name: str | None, count: int) -> Floats:
-    """Return the rows of scores of all samples."""
+def _labelled(
+    outputs: Outputs, name: str | None, labels: NDArray[Any]
+) -> tuple[Floats, NDArray[Any]]:
+    """Return the rows of scores of all samples that have a label, and the labels."""
     found = [value.reshape(-1, value.shape[-1]) for value in _chosen(outputs, name)]
     rows = np.concatenate(found)
-    _same_count("labels", count, len(rows))
-    return rows
+    _same_count("labels", len(labels), len(rows))
+    known = labels >= 0
+    if not known.any():
+        raise OptionError("every label is negative, which leaves none", option="metric")
+    classes = rows.shape[-1]
+    if labels.max() >= classes:
+        at = int(labels.argmax())
+        what = f"label {labels[at]} of row {at} is no class: the output has {classes}, from 0 on"
+        raise OptionError(what, option="metric")
+    return rows[known], labels[known]
 
 
 def _same_count(what: str, given: int, expected: int) -> None:
@@ -333,9 +342,29 @@ def _same_count(what: str, given: int, expected: int) -> None:
         raise OptionError(f"{what} are {given}, expected {expected}", option="metric")
 
 
+#: From here on float32 represents no fractions: masks are beyond, such as -1e9 and infinity.
+_LARGEST = 2.0**24
+
+
 def _cosine(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    masks = ((a == b) | (np.isnan(a) & np.isnan(b))) & ~(np.abs(b) < _LARGEST)
+    a, b = a[~masks], b[~masks]
     norms = float(np.linalg.norm(a) * np.linalg.norm(b))
     return float(np.sum(a * b)) / norms if norms else float(np.array_equal(a, b))
+
+
+def _difference(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the absolute differences, which is 0 for infinities of the same sign."""
+    found = np.zeros(np.broadcast_shapes(a.shape, b.shape))
+    return np.abs(np.subtract(a, b, out=found, where=a != b))
+
+
+def _divergence(log_p: NDArray[np.float64], log_q: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the sum over `p · (log p - log q)` of each row, whose terms are 0 where `p` is 0."""
+    ratio = np.zeros(log_p.shape)
+    np.subtract(log_p, log_q, out=ratio, where=log_p > -np.inf)
+    found: NDArray[np.float64] = np.sum(np.exp(log_p) * ratio, axis=-1)
+    return found
 
 
 def _log_softmax(rows: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -138,6 +138,32 @@ def test_negative_labels_are_left_out_of_the_perplexity() -> None:
     assert half == pytest.approx(whole)
 
 
+def test_masked_logits_have_no_part_in_the_differences() -> None:
+    for mask in (-np.inf, -1e9):
+        rows = np.array([[0, mask, 1], [2, 1, mask]], np.float32)
+        same, others = [{"y": rows}], [{"y": np.where(rows > -1e8, 3 - rows, rows)}]
+        shown = [{"y": np.array([[0, 1], [2, 1]], np.float32)}]
+        swapped = [{"y": 3 - shown[0]["y"]}]
+        for metric in (metrics.kl_divergence(), metrics.cosine()):
+            assert metric.function(same, same) == pytest.approx(float(metric.name == "cosine"))
+            wanted = metric.function(swapped, shown)
+            assert metric.function(others, same) == pytest.approx(wanted)
+        assert metrics.mean_absolute_error().function(same, same) == 0
+        assert metrics.mean_absolute_error().function(others, same) == 1
+
+
+@pytest.mark.parametrize("metric", [metrics.top_k, metrics.perplexity])
+def test_labels_that_are_no_classes_are_refused(metric: Any) -> None:
+    outputs = [{"y": RNG.normal(size=(3, 4)).astype(np.float32)}]
+    with pytest.raises(OptionError, match="label 4 of row 1 is no class: the output has 4"):
+        metric([0, 4, 1]).function(outputs, [])
+    with pytest.raises(OptionError, match="every label is negative"):
+        metric([-100, -1, -1]).function(outputs, [])
+    first = [{"y": outputs[0]["y"][:1]}]
+    wanted = metric([2]).function(first, [])
+    assert metric([2, -100, -1]).function(outputs, []) == pytest.approx(wanted)
+
+
 def test_word_error_rate() -> None:
     spoken = np.full((1, 6, 4), -1.0, np.float32)
     for step, token in enumerate([1, 1, 0, 2, 2, 3]):
