@@ -209,7 +209,9 @@ def test_what_is_missed_is_named_and_nothing_is_written(
         quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
     error = refused.value
     assert (error.bar, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
-    with pytest.raises(AccuracyCriteriaError, match="4 of 5 layers left float") as refused:
+    with pytest.raises(
+        AccuracyCriteriaError, match="even with one of 5 layers quantized"
+    ) as refused:
         quantize_rs.quantize(digits, output, verify=images, min_sqnr=150)
     assert refused.value.measured is not None
     assert refused.value.measured < 150
@@ -391,3 +393,40 @@ def test_an_engine_without_16_bits_reverts_layers_to_float(digits: Path, images:
     assert verified is not None
     assert verified.float_layers
     assert not verified.wide_layers
+
+
+def test_a_layer_that_meets_the_criterion_alone_is_found() -> None:
+    """The layer to be reverted last, which is the largest, need not be the most accurate one."""
+    rng = np.random.default_rng(0)
+    small = rng.normal(size=(32, 32)).astype(np.float32) / 6
+    large = rng.standard_t(2, size=(32, 512)).astype(np.float32) / 6
+    graph = onnx.helper.make_graph(
+        [
+            onnx.helper.make_node("MatMul", ["x", "small"], ["h"]),
+            onnx.helper.make_node("MatMul", ["h", "large"], ["y"]),
+        ],
+        "two",
+        [onnx.helper.make_tensor_value_info("x", 1, [1, 32])],
+        [onnx.helper.make_tensor_value_info("y", 1, [1, 512])],
+        [
+            onnx.numpy_helper.from_array(small, "small"),
+            onnx.numpy_helper.from_array(large, "large"),
+        ],
+    )
+    opset = [onnx.helper.make_opsetid("", 21)]
+    model = onnx.helper.make_model(graph, opset_imports=opset, ir_version=10)
+    samples = rng.normal(size=(16, 1, 32)).astype(np.float32)
+    options: dict[str, Any] = {"bits": 4, "layer_bits": {"*": 4}, "symmetric": True}
+
+    def alone(excluded: str) -> float:
+        report = quantize_rs.quantize(model, None, exclude=[excluded], **options)
+        assert report.model is not None
+        return quantize_rs.compare(model, report.model, samples).outputs[0].sqnr_db
+
+    of_small, of_large = alone("large"), alone("small")
+    assert of_small > of_large + 1
+    report = quantize_rs.quantize(
+        model, None, validation_data=samples, min_sqnr=of_small - 0.5, **options
+    )
+    assert report.accuracy_control is not None
+    assert [row.name for row in report.accuracy_control.float_layers] == ["large"]

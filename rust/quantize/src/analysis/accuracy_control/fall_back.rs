@@ -24,6 +24,9 @@ const MAX_RANKING_SAMPLES: usize = 32;
 /// meets the criteria.
 const MAX_RETURNS: usize = 12;
 
+/// The maximum number of layers that are tried alone.
+const MAX_ALONE: usize = 3;
+
 /// A candidate that meets the criteria, with the layers that are not quantized as planned.
 struct Holding {
     layers: Reverted,
@@ -72,12 +75,16 @@ pub(super) fn to_wider(
     }
     // With all layers float nothing would be quantized.
     let most = search.ranked.len().saturating_sub(1);
-    let mut found = match search.fewest(Becomes::Float, most, last)? {
+    let found = match search.fewest(Becomes::Float, most, last)? {
+        Err(last) => search.one_alone(last)?,
+        found => found,
+    };
+    let mut found = match found {
         Ok(found) => found,
         Err(last) => {
             let why = format!(
-                "with {most} of {} layers left float; with all of them nothing would be \
-                 quantized: relax the criterion, or {}",
+                "even with one of {} layers quantized and all others float: relax the criterion, \
+                 or {}",
                 search.ranked.len(),
                 advice(config)
             );
@@ -142,6 +149,34 @@ impl Search<'_, '_> {
             }
             None => Err(last),
         })
+    }
+
+    /// Quantizes one layer alone, the most accurate ones first; otherwise the last candidate. The
+    /// order in which layers are reverted also counts what they cost in float, so that its last
+    /// layer need not be the most accurate one.
+    #[allow(clippy::type_complexity)] // used once
+    fn one_alone(
+        &mut self,
+        mut last: EvaluatedCandidate,
+    ) -> Result<Result<Holding, EvaluatedCandidate>, QuantizeError> {
+        let accuracy = |layer: &RevertedLayer| worst_sqnr(&layer.outputs).unwrap_or(f64::NAN);
+        let tried_before = self.ranked.len().saturating_sub(1);
+        let mut order: Vec<usize> = (0..tried_before).collect();
+        order.sort_by(|one, other| {
+            accuracy(&self.ranked[*other]).total_cmp(&accuracy(&self.ranked[*one]))
+        });
+        for kept in order.into_iter().take(MAX_ALONE) {
+            let mut others = self.ranked.clone();
+            others.remove(kept);
+            let layers = Becomes::Float.of(others);
+            let Some(tried) = self.evaluate(&layers)? else { break };
+            if tried.misses.is_empty() {
+                self.failed.push(last.attempt);
+                return Ok(Ok(Holding { layers, candidate: tried }));
+            }
+            self.failed.push(std::mem::replace(&mut last, tried).attempt);
+        }
+        Ok(Err(last))
     }
 
     /// Quantizes layers again as long as the criteria are met: what each layer gains was measured
