@@ -100,6 +100,24 @@ impl ChannelStats {
         Ok(())
     }
 
+    /// Adds the largest magnitudes of a sample, and nothing to the means.
+    ///
+    /// # Errors
+    ///
+    /// As for [`observe`](ChannelStats::observe).
+    pub fn observe_peaks(
+        &mut self,
+        values: &[f32],
+        shape: &[usize],
+        axis: usize,
+    ) -> Result<(), MathError> {
+        let mut found = ChannelStats::default();
+        found.observe(values, shape, axis)?;
+        self.fit(found.channels())?;
+        self.absmax.iter_mut().zip(found.absmax).for_each(|(peak, own)| *peak = peak.max(own));
+        Ok(())
+    }
+
     /// Adds the sum and the largest magnitude of each channel.
     fn take(
         &mut self,
@@ -461,6 +479,16 @@ mod tests {
         let (mut one, other) = (seen(&[2, 1]).1, seen(&[3, 0]).1);
         one.merge(&other);
         assert_eq!(one, forth);
+    }
+
+    #[test]
+    fn peaks_leave_the_means_alone() {
+        let mut stats = ChannelStats::default();
+        stats.observe_peaks(&[-5.0, 1.0], &[1, 2], 1).unwrap();
+        stats.observe(&[2.0, 3.0, 4.0, 5.0], &[2, 2], 1).unwrap();
+        assert_eq!(stats.absmax(), [5.0, 5.0]);
+        assert_eq!((stats.mean(0), stats.mean(1)), (Some(3.0), Some(4.0)));
+        assert!(stats.observe_peaks(&[1.0], &[1, 1], 1).is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use quantize_rs_math::stats::{ChannelStats, Sketch};
-use quantize_rs_math::{QSpec, Range};
+use quantize_rs_math::{MathError, QSpec, Range};
 use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
@@ -234,7 +234,7 @@ impl ValueSink for Collector<'_> {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
         let axis = wanted.channels.and_then(|axis| axis_of(axis, shape.len()));
-        // Padding has ranges, and no part in means.
+        // Padding has ranges and peaks, and no part in means.
         let real = axis.zip(self.current.1.as_ref()).and_then(|(axis, mask)| {
             let (shape, values) = mask.without_padding(shape, values)?;
             Some((axis.checked_sub(1).filter(|axis| *axis > 0)?, shape, values))
@@ -247,12 +247,16 @@ impl ValueSink for Collector<'_> {
                 if let Some(sketch) = sketch {
                     sketch.observe(values);
                 }
+                let channels = &mut seen.channels;
                 match (axis, real) {
-                    (_, Some((axis, shape, values))) => {
-                        add_means(&mut seen.channels, &values, &shape, axis);
+                    (Some(axis), Some((rows, shape_of_rows, real))) => {
+                        add_channels(channels, |all| all.observe(&real, &shape_of_rows, rows));
+                        add_channels(channels, |all| all.observe_peaks(values, shape, axis));
                     }
-                    (Some(axis), None) => add_means(&mut seen.channels, values, shape, axis),
-                    (None, None) => {}
+                    (Some(axis), None) => {
+                        add_channels(channels, |all| all.observe(values, shape, axis));
+                    }
+                    (None, _) => {}
                 }
             }
         }
@@ -293,9 +297,12 @@ impl ValueObserver for Collector<'_> {
     }
 }
 
-/// Adds values to the means of channels. If the number of channels varies, there are none.
-fn add_means(channels: &mut Option<ChannelStats>, values: &[f32], shape: &[usize], axis: usize) {
-    if channels.as_mut().is_some_and(|stats| stats.observe(values, shape, axis).is_err()) {
+/// Adds values to the statistics of channels. If the number of channels varies, there are none.
+fn add_channels(
+    channels: &mut Option<ChannelStats>,
+    add: impl FnOnce(&mut ChannelStats) -> Result<(), MathError>,
+) {
+    if channels.as_mut().is_some_and(|all| add(all).is_err()) {
         *channels = None;
     }
 }
