@@ -121,6 +121,34 @@ def test_external_data_of_the_model_is_not_overwritten(digits: Path) -> None:
     assert quantize_rs.model_info(model).quantized
 
 
+@posix
+def test_external_data_may_be_linked_as_the_model_is(digits: Path) -> None:
+    blobs, snapshot, other = Path("blobs"), Path("snapshots/main/onnx"), Path("other")
+    for folder in (blobs, snapshot, other):
+        folder.mkdir(parents=True)
+    onnx.save(
+        onnx.load(digits),
+        blobs / "model.onnx",
+        save_as_external_data=True,
+        location="model.onnx_data",
+        size_threshold=0,
+    )
+    expected = quantize_rs.quantize(blobs / "model.onnx", None).model
+    for number, name in enumerate(("model.onnx", "model.onnx_data")):
+        (blobs / name).rename(blobs / str(number))
+        (snapshot / name).symlink_to(f"../../../blobs/{number}")
+    model, data = snapshot / "model.onnx", snapshot / "model.onnx_data"
+    assert quantize_rs.quantize(model, None).model == expected
+    with pytest.raises(OptionError, match="would overwrite external data"):
+        quantize_rs.quantize(model, blobs / "1")
+    data.unlink()
+    (blobs / "1").rename(other / "1")
+    data.symlink_to("../../../other/1")
+    with pytest.raises(quantize_rs.ExternalDataError, match=r"is a link to `.*other/1`") as refused:
+        quantize_rs.quantize(model, None)
+    assert "replace the link by a copy of that file" in str(refused.value)
+
+
 # A limit of 2000 bytes stands for a disk that is full.
 FULL = """
 import resource, sys

@@ -1,4 +1,5 @@
-//! External data, which is read only from files in the model's own folder.
+//! External data, which is read only from files in the folder of the model's path, and in that of
+//! the file that this path links to.
 
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
@@ -15,13 +16,22 @@ use crate::schema::TensorProto;
 /// Windows, where a file cannot be replaced while it is mapped.
 const MAX_READ_BYTES: u64 = if cfg!(windows) { 64 << 20 } else { 16 << 20 };
 
-/// The open files of a model, and the folder that its external data must be in.
+/// The open files of a model, and the folders that its external data must be in.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct External {
-    folder: Option<PathBuf>,
+    folders: Option<Folders>,
     /// The model file.
     model: Option<Watch>,
     data: Arc<Mutex<Files>>,
+}
+
+/// The folders of a model, without links.
+#[derive(Clone, Debug)]
+struct Folders {
+    /// That of the path that was given.
+    given: PathBuf,
+    /// That of the file which the path links to; the same folder unless the path is a link.
+    linked: PathBuf,
 }
 
 /// The files of external data, by location.
@@ -36,16 +46,12 @@ impl External {
     /// The model file at `path`, and what is in its folder.
     pub(crate) fn of_model(path: &Path) -> Result<(Bytes, External), Error> {
         let Opened { bytes, watch } = Opened::at(path, MAX_READ_BYTES)?;
-        let folder = match path.canonicalize().ok().as_deref().and_then(Path::parent) {
-            Some(folder) => folder.to_path_buf(),
-            None => PathBuf::from("."),
-        };
         let max_read = match watch {
             Some(_) => 0,
             None => MAX_READ_BYTES - bytes.len() as u64,
         };
         let data = Arc::new(Mutex::new(Files { opened: HashMap::new(), max_read }));
-        Ok((bytes, External { folder: Some(folder), model: watch, data }))
+        Ok((bytes, External { folders: Some(Folders::of(path)), model: watch, data }))
     }
 
     /// An error if one of the files was changed since it was opened.
@@ -57,12 +63,9 @@ impl External {
 
     /// Whether the file at `path`, without links, is data of the model.
     pub(crate) fn reads(&self, path: &Path) -> bool {
-        let Some(folder) = &self.folder else { return false };
+        let Some(folders) = &self.folders else { return false };
         let files = self.data.lock().unwrap_or_else(PoisonError::into_inner);
-        files
-            .opened
-            .keys()
-            .any(|location| folder.join(location).canonicalize().is_ok_and(|data| data == path))
+        files.opened.keys().any(|location| folders.file(location).is_ok_and(|data| data == path))
     }
 
     /// The elements of `proto`, as a slice of the mapped file.
@@ -106,16 +109,16 @@ impl External {
 
     /// The bytes of the file at `location`, or what is wrong with it.
     fn file(&self, location: &str) -> Result<Bytes, String> {
-        let folder = self
-            .folder
-            .as_deref()
+        let folders = self
+            .folders
+            .as_ref()
             .ok_or("has no folder to be in: the model was given as bytes; give its path instead")?;
         let mut files = self.data.lock().map_err(|_| "could not be opened")?;
         // Open files stay available, even after a save over this model removed its data.
         if let Some(file) = files.opened.get(location) {
             return Ok(file.bytes.clone());
         }
-        let path = contained(folder, location)?;
+        let path = folders.file(location)?;
         let file = Opened::at(&path, files.max_read).map_err(|error| match error.io_error() {
             Some(cause) => format!("could not be read: {cause}"),
             None => format!("could not be read: {error}"),
@@ -129,22 +132,39 @@ impl External {
     }
 }
 
-/// The path of the file at `location`, which must be in `folder` after all links are resolved.
-fn contained(folder: &Path, location: &str) -> Result<PathBuf, String> {
-    let relative = Path::new(location);
-    let plain =
-        relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if location.is_empty() || !plain || location.contains(['\\', '\0']) {
-        return Err("is not a plain path inside the model's folder".to_owned());
+impl Folders {
+    fn of(path: &Path) -> Folders {
+        let folder = |path: &Path| path.parent().map(Path::to_path_buf);
+        let linked = path.canonicalize().ok().as_deref().and_then(folder);
+        let linked = linked.unwrap_or_else(|| PathBuf::from("."));
+        let given = std::path::absolute(path).ok().as_deref().and_then(folder);
+        let given = given.and_then(|given| given.canonicalize().ok());
+        Folders { given: given.unwrap_or_else(|| linked.clone()), linked }
     }
-    let root = folder
-        .canonicalize()
-        .map_err(|cause| format!("is in a folder that could not be read: {cause}"))?;
-    let path = root.join(relative);
-    let path = path.canonicalize().map_err(|cause| format!("could not be read: {cause}"))?;
-    if path.starts_with(&root) {
-        Ok(path)
-    } else {
-        Err("is a link to a file outside the model's folder".to_owned())
+
+    /// The path of the file at `location`, which must be in one of these folders after all links
+    /// are resolved. It is looked for beside the path that was given, then beside what that links
+    /// to.
+    fn file(&self, location: &str) -> Result<PathBuf, String> {
+        let relative = Path::new(location);
+        let plain = relative
+            .components()
+            .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+        if location.is_empty() || !plain || location.contains(['\\', '\0']) {
+            return Err("is not a plain path inside the model's folder".to_owned());
+        }
+        let beside = self.given.join(relative);
+        let beside = match beside.symlink_metadata() {
+            Ok(_) => beside,
+            Err(_) => self.linked.join(relative),
+        };
+        let path = beside.canonicalize().map_err(|cause| format!("could not be read: {cause}"))?;
+        if path.starts_with(&self.given) || path.starts_with(&self.linked) {
+            return Ok(path);
+        }
+        Err(format!(
+            "is a link to `{}`, outside the model's folder: replace the link by a copy of that file",
+            path.display()
+        ))
     }
 }
