@@ -149,6 +149,41 @@ def test_external_data_may_be_linked_as_the_model_is(digits: Path) -> None:
     assert "replace the link by a copy of that file" in str(refused.value)
 
 
+def _command(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "quantize_rs", *map(str, words)]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def test_a_command_writes_over_no_file_that_it_reads(digits: Path, images: Path) -> None:
+    model, ranges, data = Path("model.onnx"), Path("r.json"), Path("weights.bin")
+    onnx.save(
+        onnx.load(digits), model, save_as_external_data=True, location=data.name, size_threshold=0
+    )
+    recipe = Path("wanted.yaml")
+    recipe.write_text(f"html: {recipe}\nmodels:\n  - input: {model}\n    output: q.onnx\n")
+    calibrate = ["calibrate", model, "--data", images, "--limit", "2", "-o", "q.onnx"]
+    assert _command(*calibrate, "--ranges-out", ranges).returncode == 0
+    both, given = [digits, "q.onnx"], ["--data", images, "--limit", "2"]
+    before = {path: path.read_bytes() for path in (data, images, ranges, recipe)}
+    for words in (
+        ["quantize", model, "-o", "o.onnx", "--html", data],
+        [*calibrate, "--ranges-out", data],
+        ["compare", *both, *given, "--html", images],
+        ["compare", model, "q.onnx", *given, "--html", data],
+        ["layer-errors", *both, *given, "--html", images],
+        ["sensitivity", digits, *given, "--html", images],
+        ["float16", digits, *given, "-o", images],
+        ["calibrate", model, "--ranges", ranges, "-o", "o.onnx", "--trace", ranges],
+        [*calibrate, "--ranges-out", "s.json", "--trace", "s.json"],
+        ["config", recipe],
+    ):
+        answer = _command(*words)
+        assert answer.returncode == 2, (words, answer)
+        assert "would overwrite" in answer.stderr, (words, answer)
+        assert {path: path.read_bytes() for path in before} == before
+    assert not Path("s.json").exists()
+
+
 # A limit of 2000 bytes stands for a disk that is full.
 FULL = """
 import resource, sys

@@ -167,6 +167,7 @@ fn part(
     others.extend(args.samples.data.as_deref());
     others.extend(args.engine.library());
     output_path::check_apart("--ranges-out", path, &others)?;
+    output_path::check_data("--ranges-out", path, &[&model])?;
     output_path::check(path)?;
     // Ranges of all samples are what `auto` compares methods by.
     let method = args.ranges.method.clone().unwrap_or_else(Method::full_range);
@@ -194,7 +195,7 @@ pub(crate) fn report(
     let given = &args.samples;
     let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
     let noise = warn_of_noise(&args.samples, console);
-    let output = checked_output(args)?;
+    let output = checked_output(args, &original)?;
 
     let begun = Instant::now();
     let (ranges, kept) = numbers.ranges(args, &model, &plan, console)?;
@@ -357,7 +358,7 @@ pub(crate) fn observe(
 }
 
 /// The path of the result, if it and the other files can be written.
-fn checked_output(args: &CalibrateArguments) -> Result<PathBuf, Failure> {
+fn checked_output(args: &CalibrateArguments, model: &Model) -> Result<PathBuf, Failure> {
     let output = args.output.checked(&args.model, DONE)?;
     let mut others: Vec<&Path> = vec![&output, &args.model];
     others.extend(args.samples.data.as_deref());
@@ -368,9 +369,10 @@ fn checked_output(args: &CalibrateArguments) -> Result<PathBuf, Failure> {
     output_path::check_apart("--output", &output, &others[2..])?;
     if let Some(path) = &args.ranges.ranges_out {
         output_path::check_apart("--ranges-out", path, &others)?;
+        output_path::check_data("--ranges-out", path, &[model])?;
         output_path::check(path)?;
         others.push(path);
     }
-    args.html.check(&others)?;
+    args.html.check(&others, &[model])?;
     Ok(output)
 }

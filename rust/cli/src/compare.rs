@@ -60,7 +60,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
         latency: args.latency.options(),
         metric: None,
     };
-    args.html.check(&[&args.original, &args.quantized])?;
+    args.html.check(&[], &[&original, &quantized])?;
     let engine = args.engine.open_deployed()?;
     let samples = SampleDiagnostics::new(samples, &inputs);
     let given = (&args.engine, &args.samples);

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use quantize_rs::Model;
 
 use crate::failure::Failure;
 use crate::{options, output_path};
@@ -15,10 +16,12 @@ pub(crate) struct HtmlArguments {
 }
 
 impl HtmlArguments {
-    /// Rejects a file that cannot be written or is one of `others`, before any work is done.
-    pub(crate) fn check(&self, others: &[&Path]) -> Result<(), Failure> {
+    /// Rejects a file that cannot be written, is one of `others` or is external data of `models`,
+    /// before any work is done.
+    pub(crate) fn check(&self, others: &[&Path], models: &[&Model]) -> Result<(), Failure> {
         let Some(path) = &self.html else { return Ok(()) };
         output_path::check_apart("--html", path, others)?;
+        output_path::check_data("--html", path, models)?;
         output_path::check(path)
     }
 

@@ -42,6 +42,7 @@ mod outliers;
 mod output_check;
 mod output_file;
 mod output_path;
+mod overwriting;
 mod plan;
 mod progress;
 mod prune;
@@ -114,8 +115,9 @@ fn answer<T: Into<OsString>>(
         Err(answer) => return help_or_misuse(&answer, out, err),
     };
     let mut console = Console::new(out, err, arguments.output, terminals).typed(&args);
-    let outcome =
-        traced(arguments.trace.as_deref(), || dispatch(arguments.command, &matches, &mut console));
+    let outcome = overwriting::check(&overwriting::paths(&matches)).and_then(|()| {
+        traced(arguments.trace.as_deref(), || dispatch(arguments.command, &matches, &mut console))
+    });
     match outcome.and_then(|()| console.flush()) {
         Ok(()) => 0,
         Err(failure) => {
@@ -147,7 +149,7 @@ fn dispatch(
             recipe::keep(&args.recipe, &output, matches, || calibrate::run(&args, console))
         }
         Command::Batch(args) => batch::run(&args, console),
-        Command::Config(args) => config::run(&args, console),
+        Command::Config(args) => config::run(&args, matches, console),
         Command::Validate(args) => validate::run(&args, console),
         Command::Benchmark(args) => benchmark::run(&args, console),
         Command::Plan(args) => plan::run(&args, console),

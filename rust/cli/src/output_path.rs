@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use quantize_rs::{QuantizeErrorKind, Quantized, Ranges, Report};
+use quantize_rs::{Model, QuantizeErrorKind, Quantized, Ranges, Report};
 use quantize_rs_onnx::write_file;
 
 use crate::failure::{Failure, said};
@@ -31,6 +31,20 @@ pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(
         Some(other) => {
             let message =
                 format!("{flag} would overwrite `{}`: name another file", other.display());
+            Err(Failure::Misuse(message))
+        }
+    }
+}
+
+/// Rejects a `path` that is external data of one of `models`.
+pub(crate) fn check_data(flag: &str, path: &Path, models: &[&Model]) -> Result<(), Failure> {
+    let path = place(path);
+    match models.iter().find(|model| model.reads(&path)) {
+        None => Ok(()),
+        Some(model) => {
+            let of = model.path().unwrap_or(Path::new("the model")).display();
+            let message =
+                format!("{flag} would overwrite external data of `{of}`: name another file");
             Err(Failure::Misuse(message))
         }
     }

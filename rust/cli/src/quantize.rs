@@ -81,7 +81,7 @@ pub(crate) fn report(
         args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
     let state: Vec<&Path> = config.resume_rounding.as_deref().into_iter().collect();
     output_path::check_apart("--output", &output, &[&*read, &*state].concat())?;
-    args.html.check(&[&[&*args.model, &*output], &read[..]].concat())?;
+    args.html.check(&[&*output], &[&model])?;
     let given = &args.samples;
     let samples = samples(args, &prepared)?;
     let calibrated = given.data.is_some().then_some(given);

@@ -116,6 +116,7 @@ fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Fai
     output_path::check(&args.output)?;
     output_path::check_apart("--output", &args.output, &[&args.file, &args.model])?;
     let model = Model::open(&args.model)?;
+    output_path::check_data("--output", &args.output, &[&model])?;
     let ranges = if is_cache(&args.file)? {
         let ranges = Ranges::from_tensorrt(&contents(&args.file)?, &model);
         let ranges = ranges

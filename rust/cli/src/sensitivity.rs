@@ -1,6 +1,6 @@
 //! `sensitivity`: ranks the layers of a model by the loss of quantizing each of them alone.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -72,9 +72,7 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
     let verb = if weights_only { Verb::Quantize } else { Verb::Calibrate };
     let (model, plan) = plan::of(&model, args.options.config(verb)?)?;
     let inputs = InputSpec::of(&model);
-    let others = [Some(&args.model), args.resume.as_ref()];
-    let others: Vec<&Path> = others.into_iter().flatten().map(PathBuf::as_path).collect();
-    args.html.check(&others)?;
+    args.html.check(&[], &[&model])?;
     let Some(samples) = args.samples.open(&inputs)? else {
         if args.all_but_one || args.metric.is_some_and(|metric| metric != Metric::Weight) {
             let what = "without --calibration-data only weights can be looked at: --metric weight";

@@ -92,6 +92,11 @@ impl Model {
         self.path.as_deref()
     }
 
+    /// Whether the file at `path`, with all links resolved, is external data of this model.
+    pub fn reads(&self, path: &Path) -> bool {
+        self.external.reads(path)
+    }
+
     /// Bytes of the file and of its external data.
     pub fn byte_len(&self) -> u64 {
         let beside: usize = self

@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
-use clap::{Args, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
 use quantize_rs::WeightType;
 use quantize_rs::options::Verb;
 use serde::Serialize;
@@ -24,6 +24,7 @@ use crate::failure::{Failure, said};
 use crate::jobs::{self, Manner, Work};
 use crate::output_file::OutputFile;
 use crate::output_path::Made;
+use crate::overwriting::{self, Named};
 use crate::{calibrate, output_path, quantize, text};
 
 use keys::{Keys, Options, Section};
@@ -45,7 +46,11 @@ pub(crate) struct ConfigArguments {
     dry_run: bool,
 }
 
-pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn run(
+    args: &ConfigArguments,
+    matches: &ArgMatches,
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
     let Some(file) = &args.file else {
         let schema = schema::schema();
         let text = || serde_json::to_string_pretty(&schema).unwrap_or_default() + "\n";
@@ -65,8 +70,9 @@ pub(crate) fn run(args: &ConfigArguments, console: &mut Console<'_>) -> Result<(
         Failure::Misuse(what) => Failure::Misuse(format!("{}, {what}", file.display())),
         other => other,
     };
-    let all =
-        wanted.jobs.iter().map(Job::work).collect::<Result<Vec<Work>, _>>().map_err(inside)?;
+    let typed = overwriting::paths(matches);
+    let all = wanted.jobs.iter().map(|job| job.work(&typed)).collect::<Result<Vec<Work>, _>>();
+    let all = all.map_err(inside)?;
     jobs::check_apart(&all)?;
     if args.dry_run {
         return show(&wanted, &all, console);
@@ -222,12 +228,15 @@ fn named(folder: &OutputFile, model: &Path, weights: WeightType) -> OutputFile {
 }
 
 impl Job {
-    /// The parsed command line.
-    fn work(&self) -> Result<Work, Failure> {
+    /// The parsed command line, which writes over none of the paths that were `typed`.
+    fn work(&self, typed: &[Named]) -> Result<Work, Failure> {
         let at = |what: &str| Failure::Misuse(format!("{}: {what}", self.place));
-        let arguments = Arguments::command()
+        let (paths, arguments) = Arguments::command()
             .try_get_matches_from(&self.args)
-            .and_then(|matches| Arguments::from_arg_matches(&matches))
+            .and_then(|matches| {
+                let arguments = Arguments::from_arg_matches(&matches)?;
+                Ok((overwriting::paths(&matches), arguments))
+            })
             .map_err(|error| {
                 // The error; the usage follows after an empty line.
                 let said = error.to_string();
@@ -237,6 +246,7 @@ impl Job {
                 at(said.strip_prefix("error: ").unwrap_or(&said))
             })?;
         let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
+        overwriting::check(&[typed, &paths].concat()).map_err(misuse)?;
         Ok(match arguments.command {
             Command::Quantize(mut args) => {
                 let config = args.options.config(Verb::Quantize);
