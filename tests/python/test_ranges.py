@@ -83,6 +83,27 @@ def test_merged_ranges_round_weights_as_without_samples(plan: Plan, images: Path
     assert {row.rounded_by for row in plan.apply(merged).report.weights} == {None}
 
 
+def test_given_values_stay_with_another_method(plan: Plan, ranges: Ranges) -> None:
+    given = ranges.with_values({"relu1_out": (0.0, 100.0)})
+    found = given.using("entropy")
+    assert found.values["relu1_out"] == given.values["relu1_out"]
+    others = {name: ends for name, ends in found.values.items() if name != "relu1_out"}
+    entropy = ranges.using("entropy").values
+    assert others == {name: ends for name, ends in entropy.items() if name != "relu1_out"}
+    then = ranges.using("entropy").with_values({"relu1_out": (0.0, 100.0)})
+    assert plan.apply(found).to_bytes() == plan.apply(then).to_bytes()
+
+
+def test_given_values_are_merged_if_they_are_the_same(plan: Plan, images: Path) -> None:
+    samples = np.load(images)
+    parts = [plan.calibrate(part, method="minmax") for part in (samples[:100], samples[100:])]
+    one, two = (part.with_values({"relu1_out": (0.0, 9.0)}) for part in parts)
+    assert one.merge(two).values["relu1_out"] == one.values["relu1_out"]
+    for other in (parts[1], parts[1].with_values({"relu1_out": (0.0, 8.0)})):
+        with pytest.raises(CalibrationError, match="the range of `relu1_out` was given, and not"):
+            one.merge(other)
+
+
 def test_what_does_not_belong_together_is_not_merged(plan: Plan, images: Path) -> None:
     ranges = plan.calibrate(images)
     chosen = plan.calibrate(images, method="auto")

@@ -129,6 +129,16 @@ impl Ranges {
                 "only one of these ranges has `{name}`: they come from different plans"
             ));
         }
+        let same_given = |name: &&String| {
+            let (one, two) = (self.is_given(name), other.is_given(name));
+            one == two && (!one || self.values.get(*name) == other.values.get(*name))
+        };
+        if let Some(name) = self.values.keys().find(|name| !same_given(name)) {
+            return differs(format!(
+                "the range of `{name}` was given, and not the same in all of these ranges: merge \
+                 them first, and give it then"
+            ));
+        }
         let pairs = types(self).into_iter().zip(types(other));
         if let Some(((name, _), _)) = pairs.clone().find(|(one, two)| one != two)
             && self.statistics.len() == other.statistics.len()

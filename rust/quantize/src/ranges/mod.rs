@@ -246,7 +246,14 @@ impl Ranges {
         self.notes.iter().chain(&self.remarks).cloned().collect()
     }
 
-    /// Computes the ranges of `method` from the same statistics, which takes milliseconds.
+    /// Whether the range of a value is from [`with_values`](Ranges::with_values).
+    pub(crate) fn is_given(&self, name: &str) -> bool {
+        let is_computed = self.statistics.get(name).is_some_and(|seen| seen.spec.is_some());
+        self.values.contains_key(name) && !is_computed
+    }
+
+    /// Computes the ranges of `method` from the same statistics, which takes milliseconds. Those
+    /// that [`with_values`](Ranges::with_values) gave stay.
     ///
     /// # Errors
     /// There are no statistics, or the method is `auto`, which needs the samples.
@@ -270,7 +277,7 @@ impl Ranges {
         }
         let mut found = self.clone();
         found.method = method.name();
-        found.values.clear();
+        found.values.retain(|name, _| self.is_given(name));
         found.chosen.clear();
         found.remarks.clear();
         let mut degenerate: Vec<(Degenerate, Vec<&str>)> = Vec::new();
@@ -303,8 +310,8 @@ impl Ranges {
         Ok(found)
     }
 
-    /// These ranges with other numbers for some values, which also stay where a plan quantizes the
-    /// value to another type.
+    /// These ranges with other numbers for some values, which also stay with another method and
+    /// where a plan quantizes the value to another type.
     ///
     /// # Errors
     /// A value that has no range here, or ends that are not finite or in the wrong order.
