@@ -104,6 +104,40 @@ def test_given_values_are_merged_if_they_are_the_same(plan: Plan, images: Path) 
             one.merge(other)
 
 
+@pytest.mark.parametrize(
+    ("options", "warns"),
+    [
+        ({"weight_algorithm": "nearest"}, False),
+        ({"rounding": "nearest"}, False),
+        ({"weight_algorithm": "gptq"}, True),
+        ({"rounding_effort": "best"}, True),
+    ],
+)
+def test_rounded_weights_are_not_used_for_other_options(
+    digits: Path, ranges: Ranges, options: dict[str, Any], warns: bool
+) -> None:
+    def quantized(**options: Any) -> quantize_rs.Report:
+        return quantize_rs.quantize_with_calibration(digits, None, per_channel=True, **options)
+
+    assert {row.rounded_by for row in quantized(ranges=ranges).weights} != {None}
+    found = quantized(ranges=ranges, **options)
+    assert {row.rounded_by for row in found.weights} == {None}
+    if options.get("rounding") is None:
+        assert found.model == quantized(ranges=ranges, weight_algorithm="nearest").model
+    said = [text for text in found.warnings if "calibrate again with these options" in text]
+    assert len(said) == warns, found.warnings
+    if warns:
+        assert "rounded with weight_algorithm=auto, rounding_effort=balanced" in said[0]
+    same = quantized(ranges=ranges, weight_algorithm="descent")
+    assert same.model == quantized(ranges=ranges).model
+
+
+def test_a_memory_limit_without_moments_is_refused(digits: Path, ranges: Ranges) -> None:
+    with pytest.raises(OptionError, match="no second moments") as refused:
+        quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, memory_limit=1000)
+    assert refused.value.option == "memory_limit"
+
+
 def test_what_does_not_belong_together_is_not_merged(plan: Plan, images: Path) -> None:
     ranges = plan.calibrate(images)
     chosen = plan.calibrate(images, method="auto")

@@ -37,6 +37,31 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
         RUN | {"scores": "logits", "limit": 3},
     ),
     (
+        "quantize without samples",
+        lambda **options: quantize_rs.quantize(DIGITS, None, **options),
+        {
+            "weight_algorithm": "gptq",
+            "rounding_effort": "best",
+            "memory_limit": 1000,
+            "resume_rounding": "rounded.jsonl",
+        },
+    ),
+    (
+        "rounding to nearest",
+        lambda **options: quantize_rs.open(DIGITS).plan(weight_algorithm="nearest", **options),
+        {"rounding_effort": "best", "memory_limit": 1000, "resume_rounding": "rounded.jsonl"},
+    ),
+    (
+        "rounding that another option decides",
+        lambda **options: quantize_rs.open(DIGITS).plan(rounding="nearest", **options),
+        {"rounding_effort": "best", "memory_limit": 1000, "resume_rounding": "rounded.jsonl"},
+    ),
+    (
+        "scales alone",
+        lambda **options: quantize_rs.open(DIGITS).plan(rounding_effort="fast", **options),
+        {"weight_algorithm": "gptq"},
+    ),
+    (
         "calibration without accuracy criteria",
         lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
         NOISE | {"scores": "logits"},
@@ -88,3 +113,22 @@ def test_an_option_without_effect_is_refused(
         with pytest.raises(OptionError, match=f"^{name} has no effect ") as refused:
             verb(**{name: value})
         assert refused.value.option == name, said
+
+
+def test_nearest_needs_no_samples() -> None:
+    plain = quantize_rs.quantize(DIGITS, None, weight_algorithm="nearest")
+    assert plain.model == quantize_rs.quantize(DIGITS, None).model
+
+
+@pytest.mark.parametrize("options", [{"bits": 16}, {"weights": "float8e4m3fn"}])
+def test_rounding_that_no_weight_gets_is_a_warning(options: dict[str, Any]) -> None:
+    made = quantize_rs.quantize(
+        DIGITS,
+        None,
+        calibration_data=SAMPLES,
+        limit=4,
+        weight_algorithm="gptq",
+        **options,
+    )
+    said = [text for text in made.warnings if "no weight of these types is rounded" in text]
+    assert len(said) == 1, made.warnings

@@ -262,6 +262,8 @@ def quantize(
     control = accuracy_check(found)
     found.reject_unused()
     calibration_data, engine = found["calibration_data"], found["engine"]
+    if calibration_data is None:
+        _reject_rounding(found)
     if calibration_data is None and not isinstance(engine, str):
         what = "engine is an object, which runs the model on calibration_data and does not evaluate"
         raise OptionError(what, option="engine")
@@ -516,7 +518,8 @@ def _quantized(
     calibrated: Ranges | None = None
     if ranges is not None:
         calibrated = _saved(ranges, data, found["method"])
-        if calibrated._ranges.has_moments or found["resume_rounding"] is not None:
+        rounds = {"resume_rounding", "memory_limit"} & found.given.keys()
+        if calibrated._ranges.has_moments or rounds:
             calibrated = model._plan(options)._rounded(calibrated, run)
     elif static or data is not None:
         source = sample_source(
@@ -572,6 +575,14 @@ def model_info(input_path: ModelSource) -> ModelInfo:
     (17, ['image'], ['logits'])
     """
     return open_model(input_path).info
+
+
+def _reject_rounding(found: Resolved) -> None:
+    """Reject options about rounding with samples, which have no effect without any."""
+    for name in ("weight_algorithm", "rounding_effort", "memory_limit", "resume_rounding"):
+        if name in found.given and found[name] != "nearest":
+            what = f"{found.given[name]} has no effect without calibration_data"
+            raise OptionError(what, option=name)
 
 
 def _saved(

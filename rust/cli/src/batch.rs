@@ -53,6 +53,7 @@ pub(crate) struct BatchArguments {
 
 pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     let config = args.options.config(Verb::Quantize)?;
+    args.options.without_samples()?;
     let models = expanded(&args.models)?;
     check_stems(&models)?;
     let all: Vec<Work> = models

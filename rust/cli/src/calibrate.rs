@@ -62,6 +62,11 @@ const NOT_WITH_SHARD: [&str; 10] = [
 #[command(
     mut_arg("output", |output| output.help(output_file::help(DONE))),
     mut_arg("calibration_data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
+    // clap requires nothing that conflicts with what was typed.
+    mut_arg("limit", |limit| limit.conflicts_with("ranges")),
+    mut_arg("num_samples", |count| count.conflicts_with("ranges")),
+    mut_arg("sample_shape", |shape| shape.conflicts_with("ranges")),
+    mut_arg("seed", |seed| seed.conflicts_with("ranges")),
     group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
     mut_arg("engine", |engine| engine.requires("run_on")),
     mut_arg("onnxruntime", |library| library.requires("run_on")),

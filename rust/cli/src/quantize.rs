@@ -135,5 +135,8 @@ pub(crate) fn planned(args: &QuantizeArguments) -> Result<(Model, Plan), Failure
 fn wanted(args: &QuantizeArguments) -> Result<(Model, Config), Failure> {
     let model = Model::open(&args.model)?;
     let config = args.options.config(Verb::Quantize)?;
+    if args.samples.data.is_none() {
+        args.options.without_samples()?;
+    }
     Ok((model, config))
 }

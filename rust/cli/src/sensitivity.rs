@@ -69,6 +69,9 @@ pub(crate) fn run(args: &SensitivityArguments, console: &mut Console<'_>) -> Res
     let model = Model::open(&args.model)?;
     let without_data = args.samples.data.is_none();
     let weights_only = args.weights_only || without_data;
+    if without_data {
+        args.options.without_samples()?;
+    }
     let verb = if weights_only { Verb::Quantize } else { Verb::Calibrate };
     let (model, plan) = plan::of(&model, args.options.config(verb)?)?;
     let inputs = InputSpec::of(&model);

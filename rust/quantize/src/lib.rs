@@ -99,8 +99,8 @@ pub use legacy::{
 pub use options::config;
 pub use options::{
     Below, Bias, Config, Format, FormatRow, HalfType, KvCacheType, Method, MicroLayout, MicroRow,
-    MixedLayers, PartialRow, PartialType, Placement, Profile, Rounding, RoundingEffort, Shard,
-    Target, WeightAlgorithm, WeightType,
+    MixedLayers, PartialRow, PartialType, Placement, Profile, RoundedFor, Rounding, RoundingEffort,
+    Shard, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

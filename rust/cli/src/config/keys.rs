@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, CommandFactory, Id};
-use quantize_rs::Format;
-use quantize_rs::options::{self, Kind, OptionRow, Surface};
+use quantize_rs::options::{self, Kind, OptionRow, ROUNDING, Surface};
+use quantize_rs::{Format, WeightAlgorithm};
 
 use super::node::{At, Node, Wrong};
 use crate::args::Arguments;
@@ -36,6 +36,9 @@ const ALONE: &str = "mode: weights";
 /// Flags that a file cannot set.
 pub(crate) const TYPED_ONLY: &[&str] =
     &["model", "output", "force", "dry_run", "compare_methods", "save_recipe"];
+
+/// Options that say which samples are used.
+const SAMPLING: [&str; 4] = ["limit", "num_samples", "sample_shape", "seed"];
 
 /// A part of a file, which has other keys besides options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -279,6 +282,10 @@ impl Keys {
                 "`{key}` is for models that run on samples: none has `calibration_data` or \
                  `validation_data`"
             )
+        } else if SAMPLING.contains(&&*option.id) {
+            format!("`{key}` says which samples are used: no model has `calibration_data`")
+        } else if ROUNDING.contains(&&*option.id) {
+            format!("`{key}` is for rounding with samples: no model has `calibration_data`")
         } else if calibrated {
             format!(
                 "`{key}` is for models that are calibrated: no model has `calibration_data` or \
@@ -348,6 +355,9 @@ impl Keys {
         let sampled =
             |option: &Choice| matches!(option.id.as_str(), "calibration_data" | "validation_data");
         let runs = own.iter().chain(general).any(sampled);
+        let has = |options: &Options, id: &str| options.iter().any(|option| option.id == id);
+        let sampled =
+            has(own, "calibration_data") || has(general, "calibration_data") && !has(own, "ranges");
         for (option, used) in general.iter().zip(used) {
             // The mode of a model takes precedence over the general one.
             if is_mode(option) || option.key == "mode" && own_mode.is_some() {
@@ -362,7 +372,19 @@ impl Keys {
             if !runs && self.running.contains(arg.get_id()) {
                 continue;
             }
+            // So do those about which samples there are, where ranges do not come instead.
+            if !sampled && SAMPLING.contains(&arg.get_id().as_str()) {
+                continue;
+            }
+            // So do those about rounding with samples, unless a model says that it uses none.
+            let rounds = ROUNDING.contains(&arg.get_id().as_str()) && !rounds_to_nearest(option);
+            if rounds && !own.iter().chain(general).any(measured) {
+                continue;
+            }
             *used = true;
+            if rounds && own.iter().any(rounds_to_nearest) {
+                continue;
+            }
             if own.iter().all(|other| other.id != option.id && !excludes(&other.id, &option.id)) {
                 self.write(arg, option, &mut args)?;
             }
@@ -438,6 +460,13 @@ fn runs_uncalibrated(option: &Choice) -> bool {
     let Node::Text(name) = &option.value.value else { return false };
     let format = || name.parse::<Format>().is_ok_and(|format| !format.row().calibrated);
     option.id == "output_format" && format()
+}
+
+/// Whether an option says that weights are rounded without samples.
+fn rounds_to_nearest(option: &Choice) -> bool {
+    let nearest = WeightAlgorithm::Nearest.name();
+    option.id == "weight_algorithm"
+        && matches!(&option.value.value, Node::Text(name) if name == nearest)
 }
 
 /// Whether an option is a value of `mode` without a flag.

@@ -102,6 +102,15 @@ impl<S: Scope> Options<S> {
         self.given.contains_key(name)
     }
 
+    /// Rejects options about rounding with samples, where there are none.
+    pub(crate) fn without_samples(&self) -> Result<(), Failure> {
+        options::unused_without_samples(&self.given).map_or(Ok(()), |name| {
+            let flag = name.replace('_', "-");
+            let what = format!("--{flag} has no effect without samples (--calibration-data)");
+            Err(Failure::Misuse(what))
+        })
+    }
+
     /// The configuration: of weights alone for [`Verb::Quantize`], with activations for
     /// [`Verb::Calibrate`].
     pub(crate) fn config(&self, verb: Verb) -> Result<Config, Failure> {

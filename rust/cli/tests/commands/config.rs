@@ -310,6 +310,40 @@ fn a_mode_of_its_own_takes_precedence() {
 }
 
 #[test]
+fn general_options_apply_to_the_models_that_they_mean() {
+    let folder = Folder::new();
+    let (ranges, made) = (folder.path("r.json"), folder.path("m.onnx"));
+    let data = ["calibrate", DIGITS, "--data", SAMPLES, "--limit", "2", "-o", &made];
+    assert_eq!(run(&[&data[..], &["--ranges-out", &ranges]].concat()).code, 0);
+    let shown = |general: &str, models: &[&str]| {
+        let path = folder.path("wanted.yaml");
+        let model = |(at, own): (usize, &&str)| {
+            format!("  - input: {DIGITS}\n    output: {at}.onnx\n{own}")
+        };
+        let models: String = models.iter().enumerate().map(model).collect();
+        fs::write(&path, format!("{general}models:\n{models}")).expect("written");
+        run(&["config", &path, "--dry-run", "--format", "json"])
+    };
+    let sampled = format!("    calibration_data: {SAMPLES}\n");
+    let saved = format!("    ranges: {ranges}\n");
+    let nearest = format!("{sampled}    weight_algorithm: nearest\n");
+    let answer = shown("limit: 2\nrounding_effort: best\n", &[&sampled, "", &saved, &nearest]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let has = |at: usize, flag: &str| answer.json()[at]["command"].to_string().contains(flag);
+    let found = |flag: &str| (0..4).map(|at| has(at, flag)).collect::<Vec<_>>();
+    assert_eq!(found("--limit"), [true, false, false, true]);
+    assert_eq!(found("--rounding-effort"), [true, false, true, false]);
+    for (option, models, said) in [
+        ("limit: 2\n", &[&*saved][..], "`limit` says which samples are used"),
+        ("rounding_effort: best\n", &[""], "`rounding_effort` is for rounding with samples"),
+    ] {
+        let answer = shown(option, models);
+        assert!(answer.code == 2 && answer.err.contains(said), "{answer:?}");
+    }
+    assert_eq!(shown("weight_algorithm: nearest\n", &[""]).code, 0);
+}
+
+#[test]
 fn a_recipe_repeats_its_run_byte_for_byte() {
     let folder = Folder::new();
     let (out, ranges) = (folder.path("m.onnx"), folder.path("ranges.json"));

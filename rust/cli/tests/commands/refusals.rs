@@ -100,6 +100,22 @@ fn flags_without_effect_are_refused() {
         (&["--onnxruntime", "x.so"], ["--validation-data", "--calibration-data"]),
         (&["--threads", "2"], ["--validation-data", "--calibration-data"]),
     ];
+    for flags in
+        [["--limit", "1"], ["--num-samples", "5"], ["--sample-shape", "1,8,8"], ["--seed", "3"]]
+    {
+        let answer = run(&[&["calibrate", DIGITS, "--ranges", &ranges][..], &flags].concat());
+        assert_eq!(answer.code, 2, "{answer:?}");
+        assert!(answer.err.contains("'--ranges <FILE>' cannot be used with"), "{answer:?}");
+    }
+    for (flag, value) in
+        [("--weight-algorithm", "gptq"), ("--rounding-effort", "best"), ("--memory-limit", "9")]
+    {
+        for command in [&["quantize", DIGITS][..], &["sensitivity", DIGITS]] {
+            let answer = run(&[command, &[flag, value]].concat());
+            let said = format!("error: {flag} has no effect without samples");
+            assert_eq!((answer.code, answer.err.contains(&said)), (2, true), "{answer:?}");
+        }
+    }
     let commands = [
         &["quantize", DIGITS][..],
         &["calibrate", DIGITS, "--ranges", &ranges],

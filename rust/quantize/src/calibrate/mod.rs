@@ -90,6 +90,7 @@ fn calibrated(
 ) -> Result<Ranges, QuantizeError> {
     let observed = collect::observed_values(model, plan);
     let layers = weights::layers(model, plan)?;
+    let nothing = weights::nothing_to_round(plan, &layers);
     let half = plan.config.float_type;
     let cached = plan.config.kv_cache.is_some();
     if observed.is_empty() && layers.weights.is_empty() && half.is_none() && !cached {
@@ -97,6 +98,7 @@ fn calibrated(
         let model = plan.origin.fingerprint.clone();
         let mut ranges = Ranges::of(model, method.name(), engine.name(), 0, BTreeMap::new());
         ranges.notes.push(NO_OBSERVED_VALUE.to_owned());
+        ranges.warnings.extend(nothing);
         return Ok(ranges);
     }
     let moments = (!layers.weights.is_empty()).then(|| MomentCollector::new(&layers));
@@ -139,6 +141,7 @@ fn calibrated(
         collected.ranges(plan).1.using(method)?
     };
     drop(span);
+    ranges.warnings.extend(nothing);
     match moments {
         Some(moments) if rounding == Rounding::Later => ranges.moments = Some(moments.kept()),
         Some(moments) => {

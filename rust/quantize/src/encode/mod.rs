@@ -34,6 +34,7 @@ use crate::error::QuantizeErrorKind;
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
+use crate::options::RoundedFor;
 use crate::plan::{Plan, Source, ValuePlan};
 use crate::{QuantizeError, Ranges};
 use bias_correction::corrections;
@@ -102,6 +103,23 @@ pub fn encode(
     encode_cached(graph, plan, ranges, None)
 }
 
+/// A warning about rounded weights that are not used, being rounded for other options.
+fn rounded_for_others(plan: &Plan, ranges: Option<&Ranges>) -> Option<String> {
+    if !plan.config.asks_for_rounding() {
+        return None;
+    }
+    let all = ranges?.rounded.values();
+    let others = all.filter(|rounded| !plan.config.takes(rounded.rounded_for.as_ref()));
+    let others: Vec<_> = others.collect();
+    let with = others.first()?.rounded_for.map_or(String::new(), |with| format!(" with {with}"));
+    Some(format!(
+        "weights are rounded without samples, {} of them: the ranges hold them rounded{with}, and \
+         not with {}; calibrate again with these options",
+        others.len(),
+        RoundedFor::of(&plan.config)
+    ))
+}
+
 /// Like [`encode`], with a cache of weights.
 pub(crate) fn encode_cached(
     graph: &Graph<'_>,
@@ -123,6 +141,7 @@ pub(crate) fn encode_cached(
         .filter(|(_, how)| how.source == Source::Weights)
         .filter_map(|(value, how)| Some((&value.name, how, constants.get(value.name.as_str())?)))
         .collect();
+    encoded.warnings.extend(rounded_for_others(plan, ranges));
     let before = known.as_deref();
     let done: Vec<WeightResult<'_>> = weights
         .into_par_iter()
@@ -130,7 +149,9 @@ pub(crate) fn encode_cached(
             let floors = floors.get(name.as_str()).map_or(&[][..], |floors| floors);
             let task = WeightTask { graph, plan, name, how, constant, floors };
             let _span = Span::part("encode", || name.clone());
-            task.encoded(before, ranges.and_then(|ranges| ranges.rounded.get(name.as_str())))
+            let rounded = ranges.and_then(|ranges| ranges.rounded.get(name.as_str()));
+            let rounded = rounded.filter(|rounded| plan.config.takes(rounded.rounded_for.as_ref()));
+            task.encoded(before, rounded)
         })
         .collect::<Result<_, QuantizeError>>()?;
     for WeightResult { name, how, tensor, widened, floats } in done {

@@ -11,8 +11,8 @@ use super::row::{Condition, Flag, Group, Surface, Verb};
 use super::target::{Bias, Profile};
 use super::value::{Bits, Passes, Width};
 use super::{
-    Format, HalfType, KvCacheType, MixedLayers, Override, Rounding, RoundingEffort, Target,
-    WeightAlgorithm, WeightType,
+    Format, HalfType, KvCacheType, MixedLayers, Override, RoundedFor, Rounding, RoundingEffort,
+    Target, WeightAlgorithm, WeightType,
 };
 use crate::{Below, QuantizeError};
 
@@ -610,6 +610,24 @@ impl Config {
             WeightAlgorithm::Nearest => false,
             _ => true,
         }
+    }
+
+    /// Whether the options ask for rounding with samples, in another way than the usual one.
+    pub(crate) fn asks_for_rounding(&self) -> bool {
+        let usual = Config::default();
+        self.rounds_with_samples()
+            && (self.weight_algorithm != usual.weight_algorithm
+                || self.rounding_effort != usual.rounding_effort)
+    }
+
+    /// Whether weights that were rounded with samples for other options are what these ask for.
+    pub(crate) fn takes(&self, rounded: Option<&RoundedFor>) -> bool {
+        let usual = Config::default();
+        let algorithm = self.weight_algorithm == usual.weight_algorithm
+            || rounded.is_some_and(|other| other.algorithm.last() == self.weight_algorithm.last());
+        let effort = self.rounding_effort == usual.rounding_effort
+            || rounded.is_some_and(|other| other.effort == self.rounding_effort);
+        self.rounds_with_samples() && algorithm && effort
     }
 
     /// The last algorithm that rounds weights with the help of samples.

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::row::Verb;
 use super::table::{self, Given, Unused, find};
 use super::value::Width;
-use super::{Config, Target};
+use super::{Config, Target, unused_rounding};
 use crate::QuantizeError;
 use crate::options::value::OptionType;
 
@@ -44,7 +44,8 @@ impl Config {
         let unused = table::unused(given, &Verb::ALL).into_iter();
         let mut unused =
             unused.filter(|unused| find(unused.name).is_some_and(|row| row.set.is_some()));
-        if let Some(Unused { name, why }) = unused.next() {
+        let rounding = unused_rounding::unused(given, &config);
+        if let Some(Unused { name, why }) = unused.next().or(rounding) {
             return Err(QuantizeError::option(name, format!("has no effect {why}")));
         }
         Ok(config)

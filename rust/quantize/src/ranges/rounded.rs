@@ -9,6 +9,7 @@ use quantize_rs_math::{Algorithm, Params, QSpec};
 use quantize_rs_onnx::Tensor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
+use crate::options::RoundedFor;
 use crate::util::fnv::Fnv;
 
 /// Weights that were rounded with the help of samples, by name.
@@ -22,6 +23,9 @@ pub struct RoundedWeight {
     pub evidence: RoundingEvidence,
     /// How the weight is quantized.
     pub spec: QSpec,
+    /// The options that it was rounded for; `None` where the file does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rounded_for: Option<RoundedFor>,
     /// A hash of the float elements.
     pub floats: u64,
     /// The scale of each group, in the order of the scales in the file.

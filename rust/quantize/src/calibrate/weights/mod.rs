@@ -35,7 +35,7 @@ use rayon::prelude::*;
 use crate::encode::{WeightTask, bias, scale_type};
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
-use crate::options::RoundingEffort;
+use crate::options::{RoundedFor, RoundingEffort};
 use crate::plan::Plan;
 use crate::ranges::{InputMoments, RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 use crate::util::text::size;
@@ -57,6 +57,16 @@ use work::Work;
 /// The note of a calibration with too many samples for their moments to be added exactly.
 const TOO_MANY_SAMPLES: &str =
     "weights are rounded as without samples: moments of more than 65,536 cannot be added exactly";
+
+/// A warning where the options ask for rounding with samples, and no weight is rounded so.
+pub(crate) fn nothing_to_round(plan: &Plan, layers: &Layers) -> Option<String> {
+    (layers.weights.is_empty() && plan.config.asks_for_rounding()).then(|| {
+        format!(
+            "{} has no effect: no weight of these types is rounded with samples",
+            RoundedFor::of(&plan.config)
+        )
+    })
+}
 
 /// The layers of `plan` whose weights are rounded with the help of samples.
 ///
@@ -205,6 +215,10 @@ pub(crate) fn round(
         sequence.refine(&mut found, again, (&mut work, &mut state), control)?;
     }
     control.go_on(work.progress())?;
+    let rounded_for = Some(RoundedFor::of(&plan.config));
+    for weight in found.values_mut() {
+        weight.rounded_for = rounded_for;
+    }
     ranges.rounded = Arc::new(found);
     Ok(())
 }
@@ -294,6 +308,7 @@ impl Floats {
         RoundedWeight {
             evidence,
             spec,
+            rounded_for: None,
             floats: self.hash,
             scales: Vec::new(),
             zero_points: Vec::new(),

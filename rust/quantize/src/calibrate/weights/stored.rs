@@ -12,12 +12,12 @@ use super::{StateFile, layers, round};
 use crate::calibrate::run::Control;
 use crate::error::while_unchanged;
 use crate::ranges::{InputMoments, Moments};
-use crate::{CalibrationError, Plan, QuantizeError, Ranges};
+use crate::{CalibrationError, Config, Plan, QuantizeError, Ranges};
 
 /// The note of a rounding that would run samples again.
 const ONCE: &str = "weights are not rounded layer after layer: that runs the samples again";
 
-/// Why a file to resume from has no effect.
+/// Why an option of rounding has no effect.
 const NOTHING_TO_ROUND: &str = "has no effect with ranges that hold no second moments: give \
     samples, or the merged ranges of shards";
 
@@ -64,7 +64,7 @@ impl Stored<'_> {
 ///
 /// # Errors
 /// The ranges belong to another model, or are those of some shards alone; they hold no moments,
-/// although the options name a file to resume from; a file of moments cannot be read or is damaged;
+/// although the options say how it is done; a file of moments cannot be read or is damaged;
 /// a weight cannot be quantized; or the caller cancels.
 pub fn round_weights(
     model: &Model,
@@ -74,8 +74,13 @@ pub fn round_weights(
     mut control: Control<'_>,
 ) -> Result<Ranges, QuantizeError> {
     let Some(moments) = &ranges.moments else {
-        if plan.config.resume_rounding.is_some() {
-            return Err(QuantizeError::option("resume_rounding", NOTHING_TO_ROUND));
+        let usual = Config::default();
+        let unused = [
+            ("resume_rounding", plan.config.resume_rounding.is_some()),
+            ("memory_limit", plan.config.memory_limit != usual.memory_limit),
+        ];
+        if let Some((option, _)) = unused.into_iter().find(|(_, given)| *given) {
+            return Err(QuantizeError::option(option, NOTHING_TO_ROUND));
         }
         return Ok(ranges.clone());
     };
