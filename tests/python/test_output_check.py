@@ -133,6 +133,18 @@ def test_a_large_error_is_a_warning_with_its_layer_and_the_way_out() -> None:
     assert oracle.sqnr([expected], [found]) > 18
 
 
+@pytest.mark.parametrize("option", ["sparsity", "prune"])
+def test_a_large_error_by_pruning_is_not_blamed_on_weights(option: str) -> None:
+    source = layers(normal(64, 64), normal(64, 64), normal(64, 64))
+    samples = np.random.default_rng(1).normal(0, 1, (20, 64)).astype(np.float32)
+    most: Any = {"sparsity": {"sparsity": 0.9}, "prune": {"prune": 0.25}}[option]
+    report = quantize_rs.quantize(source, None, calibration_data=samples, **most)
+    (warning,) = [text for text in report.warnings if "far from" in text]
+    assert f"{option} alone, with all weights in float, has " in warning
+    assert warning.endswith(f": a lower {option} loses less")
+    assert "most of it comes from" not in warning
+
+
 def test_convolutions_with_float_activations_are_called_slow() -> None:
     source = layers(normal(128, 128, 3, 3), op_type="Conv")
     (warning,) = [text for text in quantize_rs.quantize(source, None).warnings if "every" in text]

@@ -19,7 +19,7 @@ use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::options::format::ONNX_RUNTIME;
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
-    CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
+    Below, CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
     QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
 };
 
@@ -234,12 +234,12 @@ impl Check<'_> {
         if poor.is_empty() {
             return Ok(warnings);
         }
-        let layers = self.worst_layers(quantized, ranges)?;
-        let from = if layers.is_empty() {
-            String::new()
-        } else {
-            format!("; most of it comes from {}", layers.join(", "))
-        };
+        let on = found.on();
+        if let Some(from) = self.blame_of_pruning(quantized, found)? {
+            warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}; {from}")));
+            return Ok(warnings);
+        }
+        let from = comes_from(&self.worst_layers(quantized, ranges)?, found);
         let call = match found.inputs {
             _ if found.outputs.is_empty() => {
                 "a metric with max_accuracy_drop and validation_data leaves such layers in float"
@@ -249,17 +249,49 @@ impl Check<'_> {
                 "check it with samples: with validation_data and min_sqnr=20 such layers stay float"
             }
         };
-        let on = found.on();
         warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}{from}; {call}")));
         Ok(warnings)
     }
 
-    /// The layers that cause the largest error alone, the worst first.
+    /// What a warning says of pruning, if that makes an output poor without any integers.
+    fn blame_of_pruning(
+        &mut self,
+        quantized: &Quantized,
+        found: &OutputCheck,
+    ) -> Result<Option<String>, QuantizeError> {
+        let config = &quantized.report().config;
+        let option = match config.prune {
+            None => return Ok(None),
+            Some(Below::Sparsity(_)) => "sparsity",
+            Some(_) => "prune",
+        };
+        let pruned = PreprocessedModel::of(self.model, config.clone())?.model;
+        let control = Control { threads: self.threads, progress: &mut *self.progress };
+        let checked = &self.given.samples[..self.given.samples.len().min(found.samples)];
+        let samples = &mut SliceSamples(checked.iter());
+        let options = CompareOptions::default();
+        let pruned = match compare(self.model, &pruned, self.engine, samples, &options, control) {
+            Err(error) if is_cancelled(&error) => return Err(error),
+            // What cannot be measured is not blamed.
+            Err(_) => return Ok(None),
+            Ok(pruned) => pruned,
+        };
+        let is_poor = pruned.outputs.iter().any(|output| poor(output, found).is_some());
+        let worst = lowest(&pruned.outputs).filter(|_| is_poor);
+        Ok(worst.map(|db| {
+            format!(
+                "{option} alone, with all weights in float, has {db:.1} dB: a lower {option} loses \
+                 less"
+            )
+        }))
+    }
+
+    /// The layers that cause the largest error alone, the worst first, with their SQNR.
     fn worst_layers(
         &mut self,
         quantized: &Quantized,
         ranges: Option<&Ranges>,
-    ) -> Result<Vec<String>, QuantizeError> {
+    ) -> Result<Vec<(String, f64)>, QuantizeError> {
         let prepared = PreprocessedModel::of(self.model, quantized.report().config.clone())?;
         let plan = prepared.plan();
         let end = Instant::now() + self.budget();
@@ -284,7 +316,28 @@ impl Check<'_> {
         };
         let layers = found.layers.iter().filter(|layer| layer.score.is_finite());
         let layers = layers.take(LAYERS_SHOWN);
-        Ok(layers.map(|layer| format!("`{}` ({:.1} dB alone)", layer.name, layer.score)).collect())
+        Ok(layers.map(|layer| (layer.name.clone(), layer.score)).collect())
+    }
+}
+
+/// The lowest SQNR of outputs.
+fn lowest(outputs: &[OutputRow]) -> Option<f64> {
+    let all = outputs.iter().map(|output| output.error.sqnr_db).filter(|db| db.is_finite());
+    all.min_by(f64::total_cmp)
+}
+
+/// What a warning says of the layers that cause the largest error alone. Most of the error comes
+/// from them if their errors together are half of it.
+fn comes_from(layers: &[(String, f64)], found: &OutputCheck) -> String {
+    let power = |db: f64| 10_f64.powf(-db / 10.0);
+    let theirs: f64 = layers.iter().map(|(_, db)| power(*db)).sum();
+    let is_most = lowest(&found.outputs).is_none_or(|db| theirs >= power(db) / 2.0);
+    let names: Vec<String> =
+        layers.iter().map(|(name, db)| format!("`{name}` ({db:.1} dB alone)")).collect();
+    match (names.is_empty(), is_most) {
+        (true, _) => String::new(),
+        (_, true) => format!("; most of it comes from {}", names.join(", ")),
+        (_, false) => format!("; the layers that lose most alone are {}", names.join(", ")),
     }
 }
 
