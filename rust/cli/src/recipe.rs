@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf, absolute};
 
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory};
+use quantize_rs::options::{self, Kind, OptionRow};
+use serde_json::Value;
 
 use crate::args::Arguments;
 use crate::config::{self, Language};
@@ -68,8 +70,16 @@ fn written(
         }
         let Some(raw) = matches.get_raw(id) else { continue };
         let raw: Vec<String> = raw.map(|value| value.to_string_lossy().into_owned()).collect();
+        if let Some(row) = turned_off_by(id) {
+            keys.push((row.name.to_owned(), "false".to_owned()));
+            continue;
+        }
+        let value = match &raw[..] {
+            [only] if id == "overrides" => as_literal(only, language),
+            _ => value(&arg, &raw, folder.as_deref()),
+        };
         let key = if id == "model" { "input" } else { id };
-        keys.push((key.to_owned(), value(&arg, &raw, folder.as_deref())));
+        keys.push((key.to_owned(), value));
     }
     if name == "quantize" && keys.iter().any(|(key, _)| key == "calibration_data") {
         keys.push(("mode".to_owned(), quoted(config::WEIGHTS)));
@@ -97,8 +107,10 @@ fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
         if config::is_path(arg) && text != "random" {
             return quoted(&beside(Path::new(text), folder));
         }
-        let bare = text.parse::<i64>().is_ok_and(|number| number.to_string() == *text);
-        if bare || matches!(text.as_str(), "true" | "false") { text.clone() } else { quoted(text) }
+        let row = options::find(arg.get_id().as_str());
+        let kind = row.map_or(&Kind::AnyOf(&[Kind::Integer, Kind::Bool]), |row| &row.kind);
+        let is_bare = is_bare(kind, text);
+        if is_bare { text.clone() } else { quoted(text) }
     };
     match arg.get_action() {
         ArgAction::SetTrue => "true".to_owned(),
@@ -108,8 +120,48 @@ fn value(arg: &Arg, raw: &[String], folder: Option<&Path>) -> String {
     }
 }
 
+/// The option that a flag turns off, as `no_smooth` does.
+fn turned_off_by(id: &str) -> Option<&'static OptionRow> {
+    let is_off = |row: &&OptionRow| row.flag_off().is_some_and(|off| off.replace('-', "_") == id);
+    options::rows().into_iter().find(is_off)
+}
+
+/// Whether a value is a number or a truth value of its option, which has no quotes.
+fn is_bare(kind: &Kind, text: &str) -> bool {
+    match kind {
+        Kind::Integer | Kind::OneOf(_) | Kind::Number | Kind::Fraction => {
+            serde_json::from_str::<serde_json::Number>(text).is_ok()
+        }
+        Kind::Bool => matches!(text, "true" | "false"),
+        Kind::List(inner) => is_bare(inner, text),
+        Kind::AnyOf(kinds) => kinds.iter().any(|kind| is_bare(kind, text)),
+        _ => false,
+    }
+}
+
+/// JSON as a value of a file; in TOML the keys of an object end in `=`.
+fn as_literal(text: &str, language: Language) -> String {
+    fn written(value: &Value, colon: &str) -> String {
+        let all = |parts: Vec<String>| parts.join(", ");
+        match value {
+            Value::Array(items) => {
+                format!("[{}]", all(items.iter().map(|item| written(item, colon)).collect()))
+            }
+            Value::Object(entries) => {
+                let entry = |(key, value): (&String, &Value)| {
+                    format!("{}{colon} {}", quoted(key), written(value, colon))
+                };
+                format!("{{{}}}", all(entries.iter().map(entry).collect()))
+            }
+            other => other.to_string(),
+        }
+    }
+    let colon = if language == Language::Toml { " =" } else { ":" };
+    serde_json::from_str(text).map_or_else(|_| quoted(text), |value| written(&value, colon))
+}
+
 fn quoted(text: &str) -> String {
-    serde_json::Value::from(text).to_string()
+    Value::from(text).to_string()
 }
 
 fn list(raw: &[String], one: impl Fn(&String) -> String) -> String {

@@ -309,6 +309,8 @@ fn a_mode_of_its_own_takes_precedence() {
     assert!(answer.err.contains("`mode` says otherwise"), "{answer:?}");
 }
 
+const OVERRIDES: &str = r#"[{"match": {"op_type": "Gemm"}, "weights": "int4"}]"#;
+
 #[test]
 fn general_options_apply_to_the_models_that_they_mean() {
     let folder = Folder::new();
@@ -377,7 +379,11 @@ fn a_recipe_repeats_its_run_byte_for_byte() {
         ],
         &["calibrate", DIGITS, "--data", SAMPLES, "--ranges-out", &ranges, "--no-smooth"],
         &["quantize", DIGITS, "--verify", SAMPLES, "--min-sqnr", "39.75", "--engine", "tract"],
+        &["quantize", DIGITS, "--sparsity", "0.25", "--no-equalize"],
+        &["quantize", DIGITS, "--overrides", OVERRIDES, "--prune", "0.01"],
     ];
+    let (number, off) =
+        (["sparsity: 0.25", "sparsity = 0.25"], ["equalize: false", "equalize = false"]);
     for args in runs {
         for name in ["recipe.yaml", "recipe.toml"] {
             let recipe = folder.path(name);
@@ -389,6 +395,10 @@ fn a_recipe_repeats_its_run_byte_for_byte() {
             let text = fs::read_to_string(&recipe).expect("read");
             assert_eq!(again.code, 0, "{text}\n{again:?}");
             assert_eq!(fs::read(&out).expect("written again"), first, "{text}");
+            if args.contains(&"--sparsity") {
+                assert!(number.iter().any(|said| text.contains(said)), "{text}");
+                assert!(off.iter().any(|said| text.contains(said)), "{text}");
+            }
             assert!(text.contains("m.onnx\"") && !text.contains(&folder.path("m.onnx")), "{text}");
         }
     }
