@@ -63,6 +63,9 @@ pub(crate) fn run(args: &HalfArguments, console: &mut Console<'_>) -> Result<(),
     let made = match args.samples.open(&inputs)? {
         None => convert_half(&model, &options)?,
         Some(samples) => {
+            if args.samples.are_random() {
+                console.warn("measured on random numbers, which says little of real inputs");
+            }
             let engine = args.engine.open_deployed()?;
             let samples = SampleDiagnostics::new(samples, &inputs);
             let given = (&args.engine, &args.samples);

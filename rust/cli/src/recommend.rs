@@ -56,6 +56,9 @@ pub(crate) fn run(args: &RecommendArguments, console: &mut Console<'_>) -> Resul
     let path = args.samples.data.as_ref().filter(|path| !samples::is_random(path));
     let Some(path) = path else {
         args.samples.images.check(&[])?;
+        if args.samples.are_random() {
+            console.warn("nothing is measured on random numbers: give samples to measure on");
+        }
         let found = recommend(&model, Request { target: args.target, samples: None })?;
         return console.result(|| found.to_json(), || found.to_string());
     };

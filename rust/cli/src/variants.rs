@@ -71,6 +71,11 @@ pub(crate) fn run(args: &VariantArguments, console: &mut Console<'_>) -> Result<
             variants(&model, &args.output, &options, None, &mut go_on)?
         }
         Some(samples) => {
+            if args.samples.are_random() {
+                console.warn(
+                    "rounded and measured on random numbers, which says little of real inputs",
+                );
+            }
             let engine = args.engine.open_deployed()?;
             let samples = SampleDiagnostics::new(samples, &inputs);
             let given = (&args.engine, &args.samples);

@@ -78,6 +78,27 @@ fn the_values_that_lose_the_most_come_first() {
 }
 
 #[test]
+fn random_numbers_are_warned_of() {
+    let folder = Folder::new();
+    let (quantized, half) = (folder.path("q.onnx"), folder.path("h.onnx"));
+    assert_eq!(run(&["quantize", DIGITS, "-o", &quantized, "-q"]).code, 0);
+    let variants = folder.path("variants");
+    for command in [
+        &["compare", DIGITS, &quantized, "--no-latency"][..],
+        &["layer-errors", DIGITS, &quantized],
+        &["sensitivity", DIGITS],
+        &["mixed-precision", DIGITS, "--target-size", "0.3"],
+        &["float16", DIGITS, "-o", &half],
+        &["variants", DIGITS, "-o", &variants, "--only", "q8"],
+        &["recommend", DIGITS],
+    ] {
+        let answer = run(&[command, &["--data", "random", "--engine", "tract"]].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(answer.err.contains(" on random numbers"), "{command:?}: {answer:?}");
+    }
+}
+
+#[test]
 fn outliers_lists_what_lies_far_from_the_others() {
     let json = run(&["outliers", DIGITS, "--fence", "1", "--most", "2", "--format", "json"]);
     assert_eq!((json.code, json.err.as_str()), (0, ""));
