@@ -203,3 +203,27 @@ def test_noise_in_place_of_images_is_warned_of(caplog: pytest.LogCaptureFixture)
     caplog.clear()
     plan.calibrate(np.cumsum(noise, axis=-1))
     assert not caplog.text
+
+
+def test_a_file_of_another_kind_comes_with_those_that_are_read(plan: Plan) -> None:
+    Path("samples.json").write_text("{}")
+    for samples in ("samples.json", quantize_rs.Samples("samples.json", np.asarray)):
+        with pytest.raises(CalibrationError, match=r"this path has extension \.json") as caught:
+            plan.calibrate(samples)
+        for ending in (".npz", ".parquet", ".arrow", ".jsonl", ".tar", ".png"):
+            assert f"{ending}," in str(caught.value) or f"{ending};" in str(caught.value)
+
+
+def test_a_list_of_images_in_braces_is_pixels_for_a_function(plan: Plan) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name in "ab":
+        image.fromarray(np.zeros((8, 6, 3), np.uint8)).save(f"{name}.png")
+    seen: list[Any] = []
+
+    def sample(pixels: Any) -> Any:
+        seen.append(pixels)
+        return GOOD[len(seen) % 4]
+
+    for pattern in ("*.png", "{a,b}.png"):
+        plan.calibrate(quantize_rs.Samples(pattern, sample), method="minmax")
+    assert [one.shape for one in seen] == [(8, 6, 3)] * 4

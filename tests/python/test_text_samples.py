@@ -123,7 +123,9 @@ def test_a_model_of_a_fixed_batch_gets_several_texts() -> None:
 
 
 @pytest.mark.usefixtures("tokenizer")
-@pytest.mark.parametrize("form", ["list", "generator", "dicts", "jsonl", "parquet", "table"])
+@pytest.mark.parametrize(
+    "form", ["list", "generator", "dicts", "jsonl", "parquet", "table", "files"]
+)
 def test_texts_come_from_anywhere(form: str) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
@@ -138,7 +140,10 @@ def test_texts_come_from_anywhere(form: str) -> None:
         "jsonl": "s.jsonl",
         "parquet": "s.parquet",
         "table": table,
+        "files": ["first.txt", Path("second.txt")],
     }
+    for path, part in zip(forms["files"], (corpus()[:20], corpus()[20:]), strict=True):
+        Path(path).write_text("\n".join(part), "utf-8")
     plan = planned()
     found = calibrated(plan, TextSamples(forms[form], Path("tokenizer.json")))
     assert found == calibrated(plan, TextSamples("corpus.txt", "tokenizer.json"))

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
 from ..errors import CalibrationError
 from .encoded import IMAGE_SUFFIXES
@@ -16,6 +17,8 @@ PARQUET = (".parquet",)
 ARROW = (".arrow", ".feather")
 JSON_LINES = (".jsonl", ".ndjson")
 TAR = (".tar", ".tar.gz", ".tgz")
+# Formats that the extension module reads.
+_ARRAYS = (".npy", ".npz", ".safetensors")
 # Formats that are read in Python; the extension module reads the others.
 FORMATS = (PARQUET, ARROW, JSON_LINES, TAR)
 
@@ -35,6 +38,28 @@ def is_list_of_paths(data: object) -> bool:
         and all(isinstance(one, str | os.PathLike) for one in data)
         and any(ending(one, kind) for one in data for kind in FORMATS)
     )
+
+
+def is_list_of(data: object, endings: Sequence[str]) -> TypeGuard[Sequence[str]]:
+    """Return whether this is a list of paths that all have one of these endings."""
+    return (
+        isinstance(data, list | tuple)
+        and len(data) > 0
+        and all(isinstance(one, str | os.PathLike) and ending(one, endings) for one in data)
+    )
+
+
+def refuse_unknown(path: str | os.PathLike[str]) -> None:
+    """Refuse a file whose ending is that of no format."""
+    formats = [one for kind in (_ARRAYS, *FORMATS) for one in kind]
+    if Path(path).is_file() and not ending(path, [*formats, *IMAGE_SUFFIXES]):
+        suffix = Path(path).suffix
+        what = (
+            f"samples are read from {', '.join(formats)}, and images from "
+            f"{', '.join(IMAGE_SUFFIXES)}; this path has "
+            f"{f'extension {suffix}' if suffix else 'no extension'}"
+        )
+        raise CalibrationError(what, value=os.fspath(path), category="data")
 
 
 def listed(
@@ -111,6 +136,11 @@ def matching(pattern: str) -> list[Path]:
     """Return the paths that match a pattern, in the order of their names."""
     found = glob.glob(pattern, recursive=True)  # noqa: PTH207 - the pattern may be absolute
     return [Path(path) for path in sorted(found)]
+
+
+def existing(pattern: str) -> list[Path]:
+    """Return the paths that a pattern stands for and that exist."""
+    return [path for one in _braces(pattern) for path in matching(one)]
 
 
 def _braces(text: str) -> Iterator[str]:

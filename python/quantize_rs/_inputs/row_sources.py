@@ -203,6 +203,7 @@ def _stored(path: str, inputs: ModelInputs) -> Rows:
         except (ValueError, EOFError, tokenize.TokenError) as error:
             what = f"{path} cannot be read: {error}; write it again with numpy"
             raise CalibrationError(what, value=path, category="data") from error
+    paths.refuse_unknown(path)
     return _as_fed(_core.Source.file(path), inputs, path)
 
 
@@ -211,7 +212,7 @@ def _images(path: str) -> list[Path]:
     if given.is_dir():
         found: Iterable[Path] = given.iterdir()
     else:
-        found = [given] if given.exists() else paths.matching(path)
+        found = [given] if given.exists() else paths.existing(path)
     return sorted(
         one
         for one in found
@@ -248,6 +249,9 @@ def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:
     given = data.texts
     if isinstance(given, str | os.PathLike) and paths.ending(given, (".txt",)):
         rows = Rows(_chained(paths.expanded(given), text.lines), os.fspath(given))
+    elif paths.is_list_of(given, (".txt",)):
+        files = [path for one in given for path in paths.expanded(one)]
+        rows = Rows(_chained(files, text.lines), f"{len(files)} files")
     elif (opened_rows := opened(given, inputs, whole=True)) is not None:
         rows = opened_rows
     elif isinstance(given, str | os.PathLike):

@@ -123,10 +123,18 @@ def _numbers(name: str, value: Any, place: str) -> npt.NDArray[Any]:
         raise CalibrationError(what, value=name, category="data") from error
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
         kind = "text" if array.dtype.kind in "SU" else f"elements of type {array.dtype}"
-        hint = ": it holds a null or an integer beyond 64 bits" if array.dtype.hasobject else ""
+        hint = _hint(value) if array.dtype.hasobject else ""
         what = f"`{name}` is {kind}, expected numbers{hint} ({place})"
         raise CalibrationError(what, value=name, category="data")
     return array
+
+
+def _hint(value: Any) -> str:
+    """Say what objects are in place of numbers."""
+    if isinstance(value, Mapping):
+        keys = ", ".join(f"`{key}`" for key in value)
+        return f": it is a struct of {keys}; make an array of it with Samples(..., transform=)"
+    return ": it holds a null or an integer beyond 64 bits"
 
 
 def _check_shape(spec: Input, array: npt.NDArray[Any], batch: int, place: str) -> None:

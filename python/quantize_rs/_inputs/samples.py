@@ -87,6 +87,7 @@ def sample_source(
         return _core.Source.iterator(feeds(rows, inputs, rows.where), length)
     match data:
         case str() | os.PathLike():
+            paths.refuse_unknown(data)
             return _core.Source.file(data)
         case Mapping():
             row_sources.refuse_splits(data, option)
