@@ -70,7 +70,7 @@ impl From<QuantizeError> for Failure {
     fn from(error: QuantizeError) -> Failure {
         match error.kind() {
             QuantizeErrorKind::Option { option, what } => {
-                Failure::Misuse(format!("{} {}", flag(option), options::as_flags(what)))
+                Failure::Misuse(format!("{} {}", argument(option), options::as_flags(what)))
             }
             QuantizeErrorKind::Model(error) => Failure::Refused(of_model(error)),
             kind => Failure::Refused(options::as_flags(&chain(kind))),
@@ -117,10 +117,16 @@ pub(crate) fn said(error: &io::Error) -> String {
     text::lower_first(&error.to_string())
 }
 
-/// The flag that sets an option of the library.
-fn flag(option: &str) -> String {
-    let name = options::find(option).map_or(option, |row| row.name);
-    format!("--{}", name.replace('_', "-"))
+/// What sets an option of the library, or a parameter of one of its functions.
+fn argument(option: &str) -> String {
+    match option {
+        "quantized" => "the quantized model".to_owned(),
+        "platform" => "--for".to_owned(),
+        option => {
+            let name = options::find(option).map_or(option, |row| row.name);
+            format!("--{}", name.replace('_', "-"))
+        }
+    }
 }
 
 #[cfg(test)]
@@ -131,7 +137,12 @@ mod tests {
 
     #[test]
     fn options_are_misuse_and_named_as_flags() {
-        let cases = [("exclude", "--exclude is"), ("min_elements", "--min-elements is")];
+        let cases = [
+            ("exclude", "--exclude is"),
+            ("min_elements", "--min-elements is"),
+            ("platform", "--for is"),
+            ("quantized", "the quantized model is"),
+        ];
         for (option, expected) in cases {
             let failure = Failure::from(QuantizeError::option(option, "is"));
             assert_eq!((failure.message().as_deref(), failure.code()), (Some(expected), MISUSE));

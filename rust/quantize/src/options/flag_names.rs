@@ -10,7 +10,7 @@ use crate::util::text::shell_word;
 const FUNCTIONS: &[(&str, &str)] = &[
     ("compare_methods", "calibrate --compare-methods"),
     ("convert_opset", "quantize-rs convert"),
-    ("insert_fake_quant", "--fake-quant"),
+    ("insert_fake_quant", "quantize-rs calibrate --fake-quant"),
     ("layer_errors", "quantize-rs layer-errors"),
     ("mixed_precision", "quantize-rs mixed-precision"),
     ("quantize_with_calibration", "quantize-rs calibrate"),

@@ -181,8 +181,7 @@ fn sample_shape(
         format!(
             "input `{name}` expects {expects}, samples of the array {array:?} are {shape:?}{hint}"
         )
-    } else if array.len() + 1 == expected.len() {
-        let hint = "a single sample needs a first axis, `array[None]`";
+    } else if let Some(hint) = missing_axis(expected, array) {
         format!("input `{name}` expects {expects}, the array is {array:?}: {hint}")
     } else {
         let (rank, more) = (expected.len(), expected.len() + 1);
@@ -190,6 +189,28 @@ fn sample_shape(
         format!("input `{name}` expects {expects}, the array is {array:?}: {ranks}")
     };
     Err(mismatch(message).at_value(what))
+}
+
+/// A hint, if an axis of length 1 would make the array match.
+fn missing_axis(expected: &[Option<usize>], array: &[usize]) -> Option<&'static str> {
+    if array.len() + 1 != expected.len() {
+        return None;
+    }
+    let fits_with = |axis: usize| {
+        let mut with = array.to_vec();
+        with.insert(axis, 1);
+        // The first axis is that of the samples.
+        fits(&expected[1..], &with[1..])
+    };
+    if fits_with(0) {
+        Some("a single sample needs a first axis, `array[None]`")
+    } else if fits_with(1) {
+        Some("an axis of length 1 is missing, `array[:, None]`")
+    } else if fits_with(array.len()) {
+        Some("an axis of length 1 is missing, `array[..., None]`")
+    } else {
+        None
+    }
 }
 
 /// A hint, if transposing the channels would make `shape` match.

@@ -134,7 +134,11 @@ impl Check<'_, '_> {
     fn check_type(&mut self, node: usize, rule: Rule, found: &Parameters, types: &[QType]) {
         if types.iter().all(|qtype| data_type(*qtype) != found.dtype) {
             let names: Vec<&str> = types.iter().map(|qtype| qtype.name()).collect();
-            let what = format!("{} where {} is supported", found.dtype, names.join(" or "));
+            let instead = match &names[..] {
+                [] => String::new(),
+                names => format!(" instead of {}", names.join(" or ")),
+            };
+            let what = format!("{}{instead}", found.dtype);
             self.violate(node, rule, what);
         }
     }
@@ -147,7 +151,7 @@ impl Check<'_, '_> {
         };
         let moved = found.zero_points.iter().find(|zero| **zero != middle);
         if let Some(zero) = moved {
-            self.violate(node, Rule::ZeroPoint, format!("zero point {zero}, expected {middle}"));
+            self.violate(node, Rule::ZeroPoint, format!("zero point {zero} instead of {middle}"));
         }
     }
 
@@ -219,7 +223,7 @@ impl Check<'_, '_> {
         }
         let allowed = self.profile.per_channel.is_none_or(|op_types| op_types.contains(&op_type));
         if weight.scales.len() > 1 && !allowed {
-            let what = format!("{} scales for its weight, expected one", weight.scales.len());
+            let what = format!("{} scales for its weight instead of one", weight.scales.len());
             self.violate(node, Rule::PerChannel, what);
         }
     }
@@ -249,7 +253,7 @@ impl Check<'_, '_> {
                 self.violate(node, Rule::FloatBias, "a float bias, expected int32");
             }
             (Some(found), Bias::Float) => {
-                let what = format!("a bias of {}, expected float", found.dtype);
+                let what = format!("a bias of {} instead of float", found.dtype);
                 self.violate(node, Rule::Bias, what);
             }
             (None, Bias::Float) => {}
