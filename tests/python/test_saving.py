@@ -149,6 +149,9 @@ def test_external_data_may_be_linked_as_the_model_is(digits: Path) -> None:
     assert "replace the link by a copy of that file" in str(refused.value)
 
 
+Words = list[str | Path]
+
+
 def _command(*words: str | Path) -> subprocess.CompletedProcess[str]:
     line = [sys.executable, "-m", "quantize_rs", *map(str, words)]
     return subprocess.run(line, capture_output=True, text=True, check=False)
@@ -161,11 +164,12 @@ def test_a_command_writes_over_no_file_that_it_reads(digits: Path, images: Path)
     )
     recipe = Path("wanted.yaml")
     recipe.write_text(f"html: {recipe}\nmodels:\n  - input: {model}\n    output: q.onnx\n")
-    calibrate = ["calibrate", model, "--data", images, "--limit", "2", "-o", "q.onnx"]
+    calibrate: Words = ["calibrate", model, "--data", images, "--limit", "2", "-o", "q.onnx"]
     assert _command(*calibrate, "--ranges-out", ranges).returncode == 0
-    both, given = [digits, "q.onnx"], ["--data", images, "--limit", "2"]
+    both: Words = [digits, "q.onnx"]
+    given: Words = ["--data", images, "--limit", "2"]
     before = {path: path.read_bytes() for path in (data, images, ranges, recipe)}
-    for words in (
+    commands: list[Words] = [
         ["quantize", model, "-o", "o.onnx", "--html", data],
         [*calibrate, "--ranges-out", data],
         ["compare", *both, *given, "--html", images],
@@ -176,7 +180,8 @@ def test_a_command_writes_over_no_file_that_it_reads(digits: Path, images: Path)
         ["calibrate", model, "--ranges", ranges, "-o", "o.onnx", "--trace", ranges],
         [*calibrate, "--ranges-out", "s.json", "--trace", "s.json"],
         ["config", recipe],
-    ):
+    ]
+    for words in commands:
         answer = _command(*words)
         assert answer.returncode == 2, (words, answer)
         assert "would overwrite" in answer.stderr, (words, answer)

@@ -163,7 +163,8 @@ impl Folders {
             return Ok(path);
         }
         Err(format!(
-            "is a link to `{}`, outside the model's folder: replace the link by a copy of that file",
+            "is a link to `{}`, outside the model's folder: replace the link by a copy of that \
+             file",
             path.display()
         ))
     }
