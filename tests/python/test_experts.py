@@ -336,3 +336,12 @@ def test_validate_finds_faults() -> None:
     assert not validate(model, changed(written, exchange(3, 6)))
     assert "factors" in str(validate(model, changed(written, without_factors)))
     assert "factors" in str(validate(experts(**NORMALIZED), written))
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6])
+def test_experts_of_fewer_bits_than_their_type_have_a_zero_point(bits: int) -> None:
+    model = experts()
+    written, _ = quantized(model, output_format="matmul_nbits", bits=bits, symmetric=True, **ONLY)
+    expected = oracle.ort(model, FEEDS)
+    assert oracle.sqnr(expected, oracle.ort(written, FEEDS)) > {3: 8, 5: 20, 6: 26}[bits]
+    assert validate(model, written)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import oracle
 import pytest
 from graphs import built
 from onnx import TensorProto, helper, numpy_helper
@@ -107,3 +108,33 @@ def test_layers_and_samples_take_them(digits: Path) -> None:
         assert values.min() >= -4
         assert values.max() <= 3
     assert any("rounded with samples" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("bits", [3, 5, 6])
+@pytest.mark.parametrize("operator", ["MatMul", "Gather"])
+def test_blocks_have_the_middle_of_their_own_grid(bits: int, operator: str) -> None:
+    """A kernel without zero points takes the middle of the type that stores the integers."""
+    rng = np.random.default_rng(5)
+    weight = rng.normal(size=(64, 64)).astype(np.float32)
+    if operator == "MatMul":
+        model, _ = matrix()
+        feeds = {"x": rng.normal(size=(8, 64)).astype(np.float32)}
+    else:
+        nodes = [
+            helper.make_node("Cast", ["x"], ["rows"], to=TensorProto.INT64),
+            helper.make_node("Gather", ["w", "rows"], ["y"], "table"),
+        ]
+        model = built(nodes, {"w": weight}, ["n"])
+        feeds = {"x": np.arange(64, dtype=np.float32)}
+    reports = [
+        quantize_rs.quantize(
+            model, None, bits=bits, block_size=32, symmetric=True, output_format=output_format
+        )
+        for output_format in ("qdq", "matmul_nbits")
+    ]
+    expected = oracle.ort(model, feeds)
+    plain, blocks = (oracle.sqnr(expected, oracle.ort(made.model, feeds)) for made in reports)
+    assert blocks > plain - 3
+    (row,) = reports[1].quantized
+    assert row.symmetric
+    assert quantize_rs.validate(model, reports[1].model).passed

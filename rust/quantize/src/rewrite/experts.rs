@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
+use super::matmul_common::written_zero_point;
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::uses::{Constant, Use};
@@ -48,7 +49,7 @@ impl Experts {
             name: writer.graph.values[id].name.to_owned(),
             integers: tensor.quantized.clone(),
             scale: floats_of(constant.dtype.unwrap_or(DataType::Float), &tensor.scale),
-            zero_point: (!how.spec.symmetric).then(|| tensor.zero_point.clone()),
+            zero_point: written_zero_point(how, tensor).cloned(),
             bits: how.spec.qtype.bits(),
             block_size,
             lengths: [experts, rows],

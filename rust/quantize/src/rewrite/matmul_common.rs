@@ -3,11 +3,14 @@
 
 use std::collections::HashSet;
 
+use quantize_rs_math::QSpec;
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 
 use super::writer::{Writer, floats_of};
+use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::uses::{Constant, Use};
+use crate::plan::ValuePlan;
 
 /// What a `Gemm` computes in addition to the product.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +67,17 @@ pub(super) fn multipliers(constant: &Constant<'_>) -> Vec<usize> {
         _ => None,
     };
     constant.uses.iter().filter_map(node).collect()
+}
+
+/// The zero points of a weight in blocks; `None` where they are the middle of the stored type,
+/// which operators take if they are absent. A grid of fewer bits has another middle.
+pub(super) fn written_zero_point<'t>(
+    how: &ValuePlan,
+    tensor: &'t EncodedTensor,
+) -> Option<&'t Tensor> {
+    let QSpec { symmetric, qtype, .. } = how.spec;
+    let is_middle = symmetric && how.spec.zero_point_midpoint() == 1 << (qtype.bits() - 1);
+    (!is_middle).then_some(&tensor.zero_point)
 }
 
 impl Writer<'_, '_> {

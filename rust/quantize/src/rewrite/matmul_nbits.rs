@@ -1,6 +1,7 @@
 //! `MatMulNBits` and `GatherBlockQuantized`: operators of ONNX Runtime that read weights in blocks.
 //!
-//! A weight `W` becomes `W_quantized`, `W_scale` and, if it is asymmetric, `W_zp`. The nodes that
+//! A weight `W` becomes `W_quantized`, `W_scale` and, if its zero point is
+//! not the middle of the stored type, `W_zp`. The nodes that
 //! read `W` are replaced by nodes that read these. The factors and the addend of a `Gemm` become
 //! `Mul` and `Add` nodes, except a plain bias, which `MatMulNBits` adds itself.
 
@@ -9,7 +10,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::FormatWriter;
 use super::experts::Experts;
-use super::matmul_common::{Rest, another, multipliers};
+use super::matmul_common::{Rest, another, multipliers, written_zero_point};
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
@@ -71,10 +72,9 @@ impl FormatWriter for MatMulNBits {
         let dtype = constant.dtype.unwrap_or(DataType::Float);
         let scale = floats_of(dtype, &tensor.scale);
         let scale = writer.constant(name, "scale", &scale);
-        let zero_point = if how.spec.symmetric {
-            String::new()
-        } else {
-            writer.constant(name, "zp", &tensor.zero_point)
+        let zero_point = match written_zero_point(how, tensor) {
+            Some(zero_point) => writer.constant(name, "zp", zero_point),
+            None => String::new(),
         };
         let bits = how.spec.qtype.bits();
         let names = [integers, scale, zero_point];
