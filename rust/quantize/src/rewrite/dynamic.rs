@@ -79,7 +79,7 @@ impl FormatWriter for Dynamic {
         let table = (!rows.is_empty()).then(|| writer.tied_table(id, how, tensor));
         let dtype = uses::float_type(writer.graph, id).unwrap_or(DataType::Float);
         let names = [
-            table.unwrap_or_else(|| writer.constant(name, "quantized", &integers)),
+            table.unwrap_or_else(|| writer.integers(name, "quantized", &integers)),
             writer.constant(name, "scale", &scale),
             writer.zero_point(&zero_point),
         ];
@@ -198,7 +198,7 @@ impl Writer<'_, '_> {
     /// transpose, which runtimes compute when they load the model.
     fn tied_table(&mut self, id: ValueId, how: &ValuePlan, tensor: &EncodedTensor) -> String {
         let name = self.graph.values[id].name;
-        let integers = self.constant(name, "quantized", &tensor.quantized);
+        let integers = self.integers(name, "quantized", &tensor.quantized);
         self.table(id, how, tensor, &integers);
         let turned = self.names.fresh(name, "transposed");
         self.step("Transpose", vec![integers], turned.clone());

@@ -75,6 +75,7 @@ impl Writer<'_, '_> {
         input[moe::ROUTER].clone_from(&proto.input[moe::ROUTER]);
         for (projection, part) in moe::PROJECTIONS.iter().zip(parts) {
             input[projection.integers] = self.rows_of(part, "quantized", &part.integers, true);
+            self.weights.insert(input[projection.integers].clone(), part.name.clone());
             input[projection.integers + 1] = self.rows_of(part, "scale", &part.scale, blocked);
             let bias = proto.input.get(projection.weight + 1);
             input[projection.integers + 2] = bias.cloned().unwrap_or_default();

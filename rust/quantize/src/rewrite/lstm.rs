@@ -40,7 +40,7 @@ impl Lstms {
         let lengths = if how.matrix.is_some() { vec![directions, rows] } else { vec![directions] };
         let reshaped = |tensor: &Tensor| Tensor { shape: lengths.clone(), ..tensor.clone() };
         let names = [
-            writer.constant(name, "quantized", &integers),
+            writer.integers(name, "quantized", &integers),
             writer.constant(name, "scale", &reshaped(&tensor.scale)),
             writer.zero_point(&reshaped(&tensor.zero_point)),
         ];

@@ -37,7 +37,7 @@ impl FormatWriter for MatMulBnb4 {
         let name = writer.graph.values[id].name;
         let Some(layout) = codes::layout(how, &constant.shape) else { return };
         let names = [
-            writer.constant(name, "quantized", &tensor.quantized),
+            writer.integers(name, "quantized", &tensor.quantized),
             writer.constant(name, "scale", &tensor.scale),
         ];
         let codes = Codes { names, layout };

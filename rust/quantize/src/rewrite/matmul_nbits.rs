@@ -65,9 +65,9 @@ impl FormatWriter for MatMulNBits {
         let whole = row_len == tensor.quantized.shape[1] * blob;
         let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
         let integers = if products.is_empty() && !inside {
-            writer.constant(name, "quantized", &flat)
+            writer.integers(name, "quantized", &flat)
         } else {
-            writer.constant(name, "quantized", &tensor.quantized)
+            writer.integers(name, "quantized", &tensor.quantized)
         };
         let dtype = constant.dtype.unwrap_or(DataType::Float);
         let scale = floats_of(dtype, &tensor.scale);
@@ -92,7 +92,7 @@ impl FormatWriter for MatMulNBits {
                 let whole = std::mem::take(&mut blocks.names[0]);
                 blocks.names[0] = writer.reshaped(name, whole, &flat);
             } else if inside || blocks_of_products(&readers, &rows) {
-                blocks.names[0] = writer.constant(name, "rows", &flat);
+                blocks.names[0] = writer.integers(name, "rows", &flat);
             }
             for node in rows {
                 writer.rows(node, &blocks);

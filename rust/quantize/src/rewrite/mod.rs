@@ -124,31 +124,30 @@ pub fn rewrite(graph: &Graph<'_>, plan: &Plan, encoded: &Encoded) -> Vec<Edit> {
     corrections::write(&mut writer, encoded);
     writer.write_gathers();
     writer.write_inside();
-    comment(&mut writer.edits, plan, encoded);
+    comment(&mut writer.edits, &writer.weights, plan, encoded);
     writer.edits
 }
 
 /// Comments on the integers of weights that were rounded with the help of samples, or that use
-/// fewer bits than their type has.
-fn comment(edits: &mut [Edit], plan: &Plan, encoded: &Encoded) {
-    let comment = |(value, how): (&crate::plan::Planned, &ValuePlan)| {
-        let tensor = encoded.weights.get(value.name.as_str())?;
-        let integers = &tensor.quantized.data;
-        let scales = tensor.scale.to_f32();
-        let rounded = tensor.rounded.zip(scales);
+/// fewer bits than their type has. `weights` has the weight of each constant of integers: what is
+/// marked are the integers as the format stores them.
+fn comment(edits: &mut [Edit], weights: &HashMap<String, String>, plan: &Plan, encoded: &Encoded) {
+    let plans: HashMap<&str, &ValuePlan> =
+        plan.quantized().map(|(value, how)| (value.name.as_str(), how)).collect();
+    let comment = |name: &String, integers: &[u8]| {
+        let (how, tensor) = plans.get(name.as_str()).zip(encoded.weights.get(name))?;
+        let rounded = tensor.rounded.zip(tensor.scale.to_f32());
         let mark = rounded.map(|(algorithm, scales)| mark(algorithm, integers, &scales));
-        let text = match how.spec.used_bits {
-            0 => mark?,
-            bits => with_bits(bits, mark),
-        };
-        Some(((integers.as_ptr(), integers.len()), text))
+        match how.spec.used_bits {
+            0 => mark,
+            bits => Some(with_bits(bits, mark)),
+        }
     };
-    let marks: HashMap<(*const u8, usize), String> = plan.quantized().filter_map(comment).collect();
     for edit in edits {
         let Edit::AddInitializer(tensor) = edit else { continue };
-        let stored = tensor.raw_data.as_ref().map(|data| (data.as_ptr(), data.len()));
-        if let Some(mark) = stored.and_then(|stored| marks.get(&stored)) {
-            tensor.doc_string.clone_from(mark);
+        let integers = weights.get(&tensor.name).zip(tensor.raw_data.as_ref());
+        if let Some(text) = integers.and_then(|(name, integers)| comment(name, integers)) {
+            tensor.doc_string = text;
         }
     }
 }

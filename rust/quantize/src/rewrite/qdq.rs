@@ -46,7 +46,7 @@ impl Writer<'_, '_> {
         let output = match how.consumers {
             Consumers::GatheredRows | Consumers::AfterReshape | Consumers::TiedEmbedding => {
                 self.take_out(id);
-                let integers = self.constant(name, "quantized", &tensor.quantized);
+                let integers = self.integers(name, "quantized", &tensor.quantized);
                 if how.consumers != Consumers::AfterReshape {
                     self.table(id, how, tensor, &integers);
                 }
@@ -66,7 +66,7 @@ impl Writer<'_, '_> {
             Consumers::AsWeight => self.redirect_weighing(id),
         };
         if !how.spec.qtype.is_scaled() {
-            let stored = self.constant(name, how.stored.name(), &tensor.quantized);
+            let stored = self.integers(name, how.stored.name(), &tensor.quantized);
             return self.cast(id, stored, output);
         }
         let zero_point = match (self.brief, self.needs_zero_point(id, how)) {

@@ -27,6 +27,8 @@ pub(super) struct Writer<'g, 'm> {
     sources: HashMap<&'g str, &'g Source>,
     pub(super) names: Names<'g>,
     pub(super) edits: Vec<Edit>,
+    /// The weight of each constant of integers, by the name of the constant.
+    pub(super) weights: HashMap<String, String>,
     /// Names of the scales of activations, by the value whose range they hold.
     scales: BTreeMap<String, String>,
     /// Names of shared zero points, by their elements.
@@ -61,6 +63,7 @@ impl<'g, 'm> Writer<'g, 'm> {
             sources: sources.collect(),
             names: Names::of(graph).repeating(plan.config.onnxruntime_names),
             edits: Vec::new(),
+            weights: HashMap::new(),
             scales: BTreeMap::new(),
             zero_points: BTreeMap::new(),
             weighing: weighing(graph, plan),
@@ -87,6 +90,13 @@ impl Writer<'_, '_> {
     pub(super) fn constant(&mut self, base: &str, suffix: &str, tensor: &Tensor) -> String {
         let name = self.names.fresh(base, suffix);
         self.edits.push(Edit::AddInitializer(TensorProto::new(&name, tensor)));
+        name
+    }
+
+    /// As [`Writer::constant`], for the integers of a weight in any layout.
+    pub(super) fn integers(&mut self, weight: &str, suffix: &str, tensor: &Tensor) -> String {
+        let name = self.constant(weight, suffix, tensor);
+        self.weights.insert(name.clone(), weight.to_owned());
         name
     }
 
@@ -173,7 +183,7 @@ impl Writer<'_, '_> {
         scale: DataType,
         zero_point: Option<String>,
     ) {
-        let quantized = self.constant(base, "quantized", &tensor.quantized);
+        let quantized = self.integers(base, "quantized", &tensor.quantized);
         if let Some(stored) = &tensor.stored_scale {
             return self.dequantize_narrow(base, quantized, output, granularity, stored, scale);
         }
