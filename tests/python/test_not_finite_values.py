@@ -123,3 +123,60 @@ def test_an_input_that_is_no_tensor_is_called_that() -> None:
     for data in (samples, {"x": samples}):
         with pytest.raises(CalibrationError, match="input `o` is declared as no tensor"):
             quantize_rs.quantize_with_calibration(model, None, data)
+
+
+def masked_rows(dtype: Any) -> tuple[bytes, list[dict[str, Any]]]:
+    """A table of rows of a causal mask, which holds -inf, beside a product."""
+    rng = np.random.default_rng(1)
+    mask = np.triu(np.full((SIZE, SIZE), -np.inf), 1).astype(dtype)
+    weight = rng.normal(size=(SIZE, SIZE)).astype(dtype)
+    nodes = [
+        helper.make_node("Gather", ["mask", "rows"], ["bias"], "mask_rows"),
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node("Add", ["h", "bias"], ["s"]),
+        helper.make_node("Softmax", ["s"], ["y"]),
+    ]
+    element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", element, ["n", SIZE]),
+            helper.make_tensor_value_info("rows", TensorProto.INT64, ["n"]),
+        ],
+        [helper.make_tensor_value_info("y", element, ["n", SIZE])],
+        [numpy_helper.from_array(mask, "mask"), numpy_helper.from_array(weight, "w")],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8)
+    x = rng.normal(size=(8, 4, SIZE)).astype(dtype)
+    return model.SerializeToString(), [{"x": own, "rows": np.arange(4)} for own in x]
+
+
+WARNING = "weights stay float because they are not finite: `mask` (element 1 is -inf)"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("output_format", ["qdq", "matmul_nbits"])
+def test_a_table_of_minus_infinity_stays_float_in_every_type(
+    dtype: Any, output_format: str
+) -> None:
+    model, _ = masked_rows(dtype)
+    report = quantize_rs.quantize(model, None, output_format=output_format, allow_larger=True)
+    assert WARNING in report.warnings
+    assert {row.name for row in report.quantized} == {"w"}
+
+
+def test_analyses_leave_out_what_is_not_finite() -> None:
+    model, samples = masked_rows(np.float32)
+    ranking = quantize_rs.sensitivity(model, samples)
+    assert {layer.name for layer in ranking.layers} == {"w"}
+    assert WARNING in ranking.notes
+    by_weight = quantize_rs.sensitivity(model, metric="weight")
+    assert {layer.name for layer in by_weight.layers} == {"w"}
+    assert WARNING in by_weight.notes
+    mixed = quantize_rs.mixed_precision(model, samples, min_sqnr=20)
+    assert {layer.name for layer in mixed.layers} == {"w"}
+    found = quantize_rs.outliers(model)
+    assert {weight.name for weight in found.weights} == {"w"}
+    assert found.notes == ("`mask` is left out: element 1 is not finite",)

@@ -12,7 +12,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import quantize_rs
-from quantize_rs import ModelError, OptionError
+from quantize_rs import OptionError
 
 Array = npt.NDArray[Any]
 
@@ -94,10 +94,15 @@ def test_what_cannot_be_is_refused(digits: Path) -> None:
             quantize_rs.outliers(digits, fence=fence)
     with pytest.raises(OptionError, match="most"):
         quantize_rs.outliers(digits, most=-1)
+
+
+def test_a_weight_that_is_not_finite_is_left_out() -> None:
     spoilt = np.ones((4, 4))
     spoilt[1, 2] = np.nan
-    with pytest.raises(ModelError, match="element 6 is not finite"):
-        quantize_rs.outliers(net(a=spoilt))
+    found = quantize_rs.outliers(net(a=spoilt, b=np.ones((4, 3))))
+    assert [weight.name for weight in found.weights] == ["b"]
+    assert found.notes == ("`a` is left out: element 6 is not finite",)
+    assert found.notes[0] in str(found)
 
 
 def test_integers_are_left_out(digits: Path) -> None:

@@ -35,14 +35,15 @@ def outliers(model: ModelSource | Model, *, fence: SupportsFloat = 3.0, most: in
     Returns
     -------
     Outliers
-        A row for each weight, the one with the farthest element first.
+        A row for each weight, the one with the farthest element first. Weights that hold NaN or
+        infinity are left out with a note.
 
     Raises
     ------
     OptionError
         An option is out of range.
     ModelError
-        The model cannot be read, or a weight holds NaN or infinity.
+        The model cannot be read.
     FileNotFoundError, PermissionError, OSError
         The model cannot be read.
 

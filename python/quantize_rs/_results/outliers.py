@@ -92,10 +92,13 @@ class Outliers(Result):
         The distance of the fences from the quartiles, in interquartile ranges.
     weights : tuple of WeightOutliers
         Every float weight, the one with the farthest element first.
+    notes : tuple of str
+        Weights that were left out, with the reason: NaN and infinity have no fences.
     """
 
     fence: float
     weights: tuple[WeightOutliers, ...]
+    notes: tuple[str, ...]
 
     def _summary(self) -> str:
         far = [weight for weight in self.weights if weight.beyond]

@@ -93,7 +93,7 @@ impl Plan {
             match self.resolved_and_written(model, ranges, known.as_deref_mut()) {
                 Err(error) if matches!(error.kind(), QuantizeErrorKind::InvalidTensor { .. }) => {
                     let finite = self.without_non_finite(&Graph::of(model)?, ranges)?;
-                    finite.ok_or(error)?.resolved_and_written(model, ranges, known)?
+                    finite.ok_or(error)?.0.resolved_and_written(model, ranges, known)?
                 }
                 found => found?,
             };

@@ -8,7 +8,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 
 use crate::QuantizeError;
-use crate::error::{QuantizeErrorKind, while_unchanged};
+use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::graph::uses;
 use crate::transform::{channels, floats, lifted};
@@ -36,6 +36,8 @@ pub struct Outliers {
     pub fence: f64,
     /// Every float weight, the one with the largest reach first.
     pub weights: Vec<WeightOutliers>,
+    /// Weights that were left out, with the reason: NaN and infinity have no fences.
+    pub notes: Vec<String>,
 }
 
 /// The outliers of a weight. Zeros are ignored: many zeros mean that the weight was pruned.
@@ -96,7 +98,7 @@ pub struct OutlierChannel {
 /// ```
 ///
 /// # Errors
-/// A fence that is negative or not finite, or NaN or infinity in a weight.
+/// A fence that is negative or not finite, or a model that cannot be read.
 pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, QuantizeError> {
     while_unchanged(&[model], || {
         let OutlierOptions { fence, most } = *options;
@@ -105,12 +107,17 @@ pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, Qua
         }
         let lifted = lifted(model)?;
         let graph = Graph::of(&lifted)?;
-        let mut weights = Vec::new();
+        let (mut weights, mut notes) = (Vec::new(), Vec::new());
         for constant in uses::constants(&graph).iter().filter(|constant| constant.is_weight()) {
             let name = graph.values[constant.anchor].name;
             let tensor = graph.model.tensor(constant.tensor)?;
-            let Some(values) = floats(&tensor).map_err(|index| not_finite(name, index))? else {
-                continue;
+            let values = match floats(&tensor) {
+                Ok(Some(values)) => values,
+                Ok(None) => continue,
+                Err(index) => {
+                    notes.push(format!("`{name}` is left out: element {index} is not finite"));
+                    continue;
+                }
             };
             let (layout, axis) = channels(name, constant, true)?;
             let op_type = constant.multipliers(&graph).next().map(|node| node.op_type.clone());
@@ -130,13 +137,8 @@ pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, Qua
             weights.push(found);
         }
         weights.sort_by(|one, other| other.reach.total_cmp(&one.reach));
-        Ok(Outliers { fence, weights })
+        Ok(Outliers { fence, weights, notes })
     })
-}
-
-fn not_finite(name: &str, index: usize) -> QuantizeError {
-    let what = format!("element {index} is not finite");
-    QuantizeError::new(QuantizeErrorKind::InvalidTensor { tensor: name.to_owned(), what })
 }
 
 impl WeightOutliers {
@@ -242,7 +244,8 @@ impl fmt::Display for Outliers {
         writeln!(
             f,
             "reach: a scale for the whole weight is this many times coarser because of outliers"
-        )
+        )?;
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, KeepReason, Plan, Source};
 use crate::graph::Graph;
+use crate::graph::elements::to_f32;
 use crate::graph::uses;
 use crate::{QuantizeError, Ranges};
 
@@ -12,14 +13,16 @@ const MAX_NAMES: usize = 5;
 
 impl Plan {
     /// The plan with all weights in float that hold NaN or infinity: tables of biases for attention
-    /// hold −∞ by design. `None` if there is no such weight, or if the caller named one of them.
+    /// hold −∞ by design; with the warning, which the plan has, too. `None` if there is no such
+    /// weight, or if the caller named one of them.
     ///
-    /// The elements of every weight are read, so this is for plans that could not be applied.
+    /// The elements of every weight are read, so this is for plans that could not be applied, and
+    /// for those that are applied many times.
     pub(crate) fn without_non_finite(
         &self,
         graph: &Graph<'_>,
         ranges: Option<&Ranges>,
-    ) -> Result<Option<Plan>, QuantizeError> {
+    ) -> Result<Option<(Plan, String)>, QuantizeError> {
         let names = self.non_finite(graph)?;
         let asked = self.config.include.iter().flatten();
         let asked = asked.chain(self.config.layer_bits.keys());
@@ -52,9 +55,10 @@ impl Plan {
         if names.len() > MAX_NAMES {
             shown.push(format!("and {} more", names.len() - MAX_NAMES));
         }
-        plan.warnings
-            .push(format!("weights stay float because they are not finite: {}", shown.join(", ")));
-        Ok(Some(plan))
+        let warning =
+            format!("weights stay float because they are not finite: {}", shown.join(", "));
+        plan.warnings.push(warning.clone());
+        Ok(Some((plan, warning)))
     }
 
     /// The quantized weights with elements that are not finite, and the first of these.
@@ -70,7 +74,8 @@ impl Plan {
             if !quantized.contains(name) {
                 continue;
             }
-            let Some(elements) = graph.model.tensor(constant.tensor)?.to_f32() else { continue };
+            let tensor = graph.model.tensor(constant.tensor)?;
+            let Some(elements) = to_f32(&tensor) else { continue };
             if let Some(index) = elements.iter().position(|element| !element.is_finite()) {
                 found.insert(name.to_owned(), format!("element {index} is {}", elements[index]));
             }

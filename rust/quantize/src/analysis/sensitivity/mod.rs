@@ -222,6 +222,7 @@ pub struct LayerRow {
 /// For each layer only the nodes that depend on it are run, on values of the float model. These are
 /// recorded during calibration, if they fit in memory. `model` is the model that the plan was made
 /// for. If the plan needs `ranges` and none are given, the samples are used for calibration.
+/// Weights that are not finite stay float, and a note names them.
 ///
 /// # Errors
 /// No samples, samples that do not fit, ranges of another model, an engine that cannot run a part
@@ -244,6 +245,8 @@ pub fn sensitivity(
         if options.metric == Metric::Weight {
             return weight_sensitivity(model, plan);
         }
+        let finite = plan.without_non_finite(&Graph::of(model)?, ranges)?;
+        let plan = finite.as_ref().map_or(plan, |(plan, _)| plan);
         let samples = run::all_of(samples)?;
         let Control { threads, progress } = control;
         let asking = Control { threads, progress: &mut *progress };
@@ -270,7 +273,8 @@ pub fn sensitivity(
         let ranges = resolved.ranges.as_ref();
         let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
         let control = Control { threads, progress };
-        let found = run::run(&subject, engine, &samples, shown, options, control)?;
+        let mut found = run::run(&subject, engine, &samples, shown, options, control)?;
+        found.notes.extend(finite.map(|(_, warning)| warning));
         Ok(ranked(found, options.metric))
     })
 }
@@ -282,6 +286,8 @@ pub fn sensitivity(
 pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
     while_unchanged(&[model], || {
         let graph = Graph::of(model)?;
+        let finite = plan.without_non_finite(&graph, None)?;
+        let plan = finite.as_ref().map_or(plan, |(plan, _)| plan);
         let order = topological(&model.graph().node)?;
         let mut weights = layers(&graph, plan, &order);
         weights.retain(|layer| layer.is_weight);
@@ -302,7 +308,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
             layers: rows,
             samples: 0,
             engine: None,
-            notes: Vec::new(),
+            notes: finite.iter().map(|(_, warning)| warning.clone()).collect(),
             origin: Origin::of(&[model]),
         };
         Ok(ranked(found, Metric::Weight))
