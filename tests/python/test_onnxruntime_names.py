@@ -56,3 +56,66 @@ def test_a_value_that_a_subgraph_reads_keeps_its_names(tmp_path: Path) -> None:
     )
     feeds = oracle.feeds(name, 4)
     assert oracle.sqnr(oracle.ort(oracle.model(name), feeds), oracle.ort(out, feeds)) > 20
+
+
+def test_pairs_of_the_model_keep_their_names() -> None:
+    """As models that were trained with quantization have them."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 16] x) => (float[n, 16] y) {
+        xq = QuantizeLinear(x, xs, z)
+        xd = DequantizeLinear(xq, xs, z)
+        wq = QuantizeLinear(w, s, z)
+        wd = DequantizeLinear(wq, s, z)
+        h = MatMul(xd, wd)
+        hq = QuantizeLinear(h, hs, z)
+        hd = DequantizeLinear(hq, hs, z)
+        y = MatMul(hd, v)
+    }""")
+    rng = np.random.default_rng(3)
+    constants = {"s": 0.01, "xs": 0.03, "hs": 0.04, "w": None, "v": None}
+    for name, value in constants.items():
+        array = rng.normal(size=(16, 16)) / 4 if value is None else np.array(value)
+        tensor = onnx.numpy_helper.from_array(array.astype(np.float32), name)
+        model.graph.initializer.append(tensor)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0, np.int8), "z"))
+    samples = [{"x": rng.normal(size=(4, 16)).astype(np.float32)} for _ in range(4)]
+    for samples_or_none in (None, samples):
+        results = []
+        for named in (False, True):
+            if samples_or_none is None:
+                report = quantize_rs.quantize(
+                    model, None, onnxruntime_names=named, allow_larger=True
+                )
+            else:
+                report = quantize_rs.quantize_with_calibration(
+                    model, None, samples, onnxruntime_names=named, allow_larger=True
+                )
+            assert report.model is not None
+            results.append(oracle.ort(report.model, samples[0], optimized=False)[0])
+            made = onnx.load_from_string(report.model).graph
+            assert {"xq", "xd", "hq", "hd"} <= {node.output[0] for node in made.node}
+        assert np.array_equal(*results)
+
+
+def test_a_name_that_a_subgraph_has_is_not_given_again() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 64] x, bool c) => (float[n, 16] y) {
+        h = MatMul(x, w)
+        y = If (c) <
+            then_branch = t() => (float[n, 16] p) { w_scale = Neg(h) p = Abs(w_scale) },
+            else_branch = e() => (float[n, 16] r) { r = Neg(h) }
+        >
+    }""")
+    weight = np.random.default_rng(4).normal(size=(64, 16)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    report = quantize_rs.quantize(model, None, onnxruntime_names=True, allow_larger=True)
+    assert report.model is not None
+    names = {it.name for it in onnx.load_from_string(report.model).graph.initializer}
+    assert {"w_quantized", "w_zero_point"} < names
+    assert "w_scale" not in names
+    x = np.ones((2, 64), np.float32)
+    feeds = {"x": x, "c": np.array(True)}
+    assert (
+        oracle.sqnr(oracle.ort(model.SerializeToString(), feeds), oracle.ort(report.model, feeds))
+        > 30
+    )

@@ -12,7 +12,7 @@ use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, TensorProto};
 
 use crate::QuantizeError;
 use crate::graph::ops::MICROSOFT;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Graph, Producer, ValueId, collect_names};
 
 /// The suffixes that [`super::writer::Writer`] appends to the name of a value.
 const SUFFIXES: [&str; 4] = ["_quantized", "_float", "_dequantized", "_zp"];
@@ -32,6 +32,7 @@ pub(crate) fn with_onnxruntime_names(
         renamed: BTreeMap::new(),
         nodes: HashMap::new(),
         taken_nodes: graph.nodes.iter().map(|node| node.name.clone()).collect(),
+        inside: inside(&graph),
         points: HashMap::new(),
         copies: Vec::new(),
         given: HashSet::new(),
@@ -58,6 +59,8 @@ struct Naming<'g, 'm> {
     nodes: HashMap<usize, String>,
     /// All names of nodes, old and new.
     taken_nodes: HashSet<String>,
+    /// All names in subgraphs, where an outer value must not have the name of an inner one.
+    inside: HashSet<&'g str>,
     /// The zero point that nodes read, by the scale that they read: each scale gets its own.
     points: HashMap<ValueId, (ValueId, String)>,
     /// Zero points to add.
@@ -94,6 +97,10 @@ impl Naming<'_, '_> {
         else {
             return;
         };
+        // A pair of the original, as models that were trained with quantization have them.
+        if self.is_original(codes) {
+            return;
+        }
         let base = match graph.values[restored].name {
             name if self.original.contains(name) => name.to_owned(),
             _ => self.base(float),
@@ -227,7 +234,7 @@ impl Naming<'_, '_> {
     fn free(&mut self, name: &str) -> String {
         let taken = |name: &str, given: &HashSet<String>| {
             let keeps = self.graph.value(name).is_some_and(|id| !self.renamed.contains_key(&id));
-            given.contains(name) || keeps
+            given.contains(name) || keeps || self.inside.contains(name)
         };
         let mut free = name.to_owned();
         let mut number = 0;
@@ -283,6 +290,14 @@ impl Naming<'_, '_> {
         }
         edits
     }
+}
+
+/// All names in the subgraphs of a graph.
+fn inside<'g>(graph: &'g Graph<'_>) -> HashSet<&'g str> {
+    let mut names = HashSet::new();
+    let bodies = graph.nodes.iter().flat_map(|node| node.subgraphs());
+    bodies.for_each(|body| collect_names(body, &mut names));
+    names
 }
 
 /// The same tensor by another name.
