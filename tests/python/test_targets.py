@@ -238,3 +238,26 @@ def test_earlier_quantization_is_a_note_and_no_problem(target: str) -> None:
         assert (
             oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
         )
+
+
+def test_integers_of_an_earlier_quantization_are_a_warning_beside_new_ones() -> None:
+    """Alone, a weight with many scales beside floats violates no rule of QNN."""
+    rng = np.random.default_rng(6)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 64] x) => (float[n, 32] y) {
+        h = MatMul(x, w)
+        r = Relu(h)
+        y = MatMul(r, v)
+    }""")
+    for name, shape in (("w", (64, 64)), ("v", (64, 32))):
+        values = (rng.normal(size=shape) / 8).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    samples = [{"x": rng.normal(size=(4, 64)).astype(np.float32)} for _ in range(8)]
+    weights = quantize_rs.quantize(model, None, allow_larger=True).model
+    report = quantize_rs.quantize_with_calibration(
+        weights, None, samples, target="qnn", allow_larger=True
+    )
+    (warning,) = (text for text in report.warnings if "quantized before" in text)
+    assert "scales for its weight, expected one" in warning
+    source = model.SerializeToString()
+    assert oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
