@@ -653,3 +653,40 @@ def test_a_limit_that_is_no_number_is_refused(digits: Path, images: Path) -> Non
     for data in (None, images):
         with pytest.raises(quantize_rs.OptionError, match="enough_sqnr is NaN, expected decibels"):
             quantize_rs.convert_float16(digits, None, data, enough_sqnr=float("nan"))
+
+
+def test_sparse_constants_are_not_measured() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("MatMul", ["h", "sparse"], ["y"], "second"),
+    ]
+    made = onnx.load_from_string(
+        model(nodes, [weight("w", 8, 8), weight("sparse", 8, 8)], ["n", 8])
+    )
+    del made.graph.initializer[1]
+    values = array("sparse", [1.0, 2.0, -1.0])
+    places = array("places", [[0, 1], [3, 2], [5, 5]], np.int64)
+    made.graph.sparse_initializer.append(helper.make_sparse_tensor(values, places, [8, 8]))
+    data = made.SerializeToString()
+    x = RNG.normal(size=(16, 8)).astype(np.float32)
+    for convert in (quantize_rs.convert_float16, quantize_rs.convert_bfloat16):
+        assert convert(data, None, x).samples > 0
+    report = quantize_rs.quantize(
+        data, None, float_type="float16", calibration_data=x, allow_larger=True
+    )
+    assert oracle.sqnr(run(data, {"x": x}), run(report.model, {"x": x})) > 30
+
+
+@pytest.mark.parametrize("operator", ["RandomNormal", "RandomUniform"])
+def test_random_numbers_that_no_cpu_makes_in_16_bits_are_cast(operator: str) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+        helper.make_node(operator, [], ["noise"], "noise", shape=[1, 8], seed=1.0),
+        helper.make_node("Mul", ["noise", "zero"], ["nothing"]),
+        helper.make_node("Add", ["h", "nothing"], ["y"]),
+    ]
+    data = model(nodes, [weight("w", 8, 8), array("zero", 0.0)], ["n", 8])
+    report = quantize_rs.convert_float16(data, None)
+    assert [node.node for node in report.kept] == ["noise"]
+    x = RNG.normal(size=(16, 8)).astype(np.float32)
+    assert sqnr(report, data, x) > 60

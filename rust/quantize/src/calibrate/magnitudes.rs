@@ -7,7 +7,7 @@ use quantize_rs_onnx::{DataType, Model};
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::retained::RepeatedSamples;
 use super::run::{Control, ValueObserver, observe};
-use crate::graph::Graph;
+use crate::graph::{Graph, Producer};
 use crate::{CalibrationError, QuantizeError};
 
 /// The magnitudes, and how they were found.
@@ -34,7 +34,9 @@ pub(crate) fn magnitudes(
 ) -> Result<Magnitudes, QuantizeError> {
     let graph = Graph::of(model)?;
     let computed = (0..graph.values.len()).filter(|value| {
-        graph.dtype(*value) == Some(DataType::Float) && graph.constant(*value).is_none()
+        let sparse = matches!(graph.values[*value].producer, Producer::Sparse);
+        let constant = sparse || graph.constant(*value).is_some();
+        graph.dtype(*value) == Some(DataType::Float) && !constant
     });
     let names: Vec<String> = computed.map(|value| graph.values[value].name.to_owned()).collect();
     let mut samples = RepeatedSamples::new(samples, true);

@@ -233,7 +233,9 @@ impl<'s> Decider<'_, 's> {
             return Choice::Untouched;
         }
         if self.is_source(node, &made) {
-            return self.excluded(node).map_or(Choice::Source, Choice::Float);
+            let defined = ops::is_defined(node, self.settings.half, self.settings.opset);
+            let reason = self.excluded(node).or((!defined).then_some(KeptReason::Operator));
+            return reason.map_or(Choice::Source, Choice::Float);
         }
         if let Some(reason) = self.reason(index, unknown.map(String::as_str), &read, &made) {
             return Choice::Float(reason);

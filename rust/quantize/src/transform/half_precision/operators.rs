@@ -68,6 +68,9 @@ const ONNX: &[OperatorRow] = &[
     OperatorRow::of("OptionalHasElement", Never, Never),
     OperatorRow::of("QLinearConv", Never, Never),
     OperatorRow::of("QLinearMatMul", Never, Never),
+    // ONNX Runtime has no kernels of the two for 16 bits on a CPU.
+    OperatorRow::of("RandomNormal", Never, Never),
+    OperatorRow::of("RandomUniform", Never, Never),
     OperatorRow::of("Range", Never, Never),
     // The region and the scales; before opset 11 the scales are input 1.
     OperatorRow::with("Resize", &[1, 2], &[]),
