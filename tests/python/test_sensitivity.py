@@ -243,3 +243,29 @@ def test_a_product_of_two_activations_is_a_layer_that_can_stay_float() -> None:
     found = quantize_rs.quantize_with_calibration(model, None, min_sqnr=wanted, **options)
     assert found.accuracy_control is not None
     assert found.accuracy_control.float_layers
+
+
+def test_layer_errors_of_a_float16_model_with_a_branch() -> None:
+    """A branch reads a value in 16 bits, which is not fed in float32."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 64] x, bool c) => (float[n, 16] y) {
+        r = Relu(x)
+        h = MatMul(r, w)
+        y = If (c) <
+            then_branch = t() => (float[n, 16] p) { p = MatMul(h, v) },
+            else_branch = e() => (float[n, 16] q) { q = Neg(h) }
+        >
+    }""")
+    rng = np.random.default_rng(2)
+    for name, shape in (("w", (64, 16)), ("v", (16, 16))):
+        values = (rng.normal(size=shape) / 8).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    feeds = [
+        {"x": rng.normal(size=(2, 64)).astype(np.float32), "c": np.array(True)} for _ in range(4)
+    ]
+    half = quantize_rs.convert_float16(model, None).model
+    assert half is not None
+    errors = quantize_rs.layer_errors(model, half, feeds)
+    rows = {value.name: value for value in errors.values}
+    assert "h" not in rows
+    assert rows["y"].accumulated.sqnr_db > 50

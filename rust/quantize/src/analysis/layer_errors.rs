@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::atomic::AtomicBool;
 
 use quantize_rs_math::{Deviation, Metrics};
-use quantize_rs_onnx::{Model, Tensor, topological};
+use quantize_rs_onnx::{DataType, Model, Tensor, topological};
 use serde::{Deserialize, Serialize};
 
 use super::compare::{other_shape, same_inputs};
@@ -18,7 +18,7 @@ use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
 use crate::transform;
-use crate::transform::{Extract, extract};
+use crate::transform::{Extract, HALVES, extract};
 use crate::{CalibrationError, QuantizeError};
 
 /// The error of each value of a quantized model.
@@ -146,7 +146,10 @@ fn matching(original: &Model, quantized: &Model) -> Result<Vec<LayerError>, Quan
             let Producer::Node { node: producer, .. } = theirs.values[made].producer else {
                 continue;
             };
-            if ours.constant(id).is_some() || theirs.constant(made).is_some() {
+            // What a subgraph reads in 16 bits is not widened, and no part takes it in float32.
+            let is_half = |dtype: DataType| HALVES.contains(&dtype);
+            let narrow = theirs.dtype(made).is_some_and(is_half);
+            if narrow || ours.constant(id).is_some() || theirs.constant(made).is_some() {
                 continue;
             }
             rows.push(LayerError {

@@ -42,6 +42,7 @@ pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};
 pub(crate) use prune::{channels, floats, lifted, prune_only};
 pub(crate) use subtract_bias::NEGATED;
+pub(crate) use widen_floats::HALVES;
 
 use std::fmt;
 

@@ -21,7 +21,7 @@ use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
 /// The types that are converted. float32 represents all their values.
-pub(super) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
+pub(crate) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 
 /// Operators of ONNX Runtime that compute in float32 as well, and hold no weights in blocks.
 const MICROSOFT_OPS: [&str; 9] = [
