@@ -261,3 +261,21 @@ def test_integers_of_an_earlier_quantization_are_a_warning_beside_new_ones() -> 
     assert "scales for its weight, expected one" in warning
     source = model.SerializeToString()
     assert oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
+
+
+def test_a_normalization_of_a_constant_keeps_its_float_bias() -> None:
+    rng = np.random.default_rng(7)
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 15]>
+    g(float[3] mean) => (float[2, 3, 4, 5] y) {
+        y = BatchNormalization(constant, scale, bias, mean, variance)
+    }""")
+    shapes = {"constant": (2, 3, 4, 5), "scale": (3,), "bias": (3,), "variance": (3,)}
+    for name, shape in shapes.items():
+        values = (np.abs(rng.normal(size=shape)) + 0.5).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    samples = [{"mean": rng.normal(size=3).astype(np.float32)} for _ in range(8)]
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples, target="qnn", allow_larger=True
+    )
+    source = model.SerializeToString()
+    assert oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25

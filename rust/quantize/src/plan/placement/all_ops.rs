@@ -134,7 +134,9 @@ impl ActivationContext<'_, '_> {
         let (stored, matrix, format) = (spec.qtype, None, self.format(&source));
         let plan = ValuePlan { spec, stored, matrix, format, source, consumers, because };
         let beside = self.types.specs[input].qtype;
-        let bias = vector(2).filter(|_| self.profile.bias_beside(beside) == Bias::Int32);
+        // The scale of an int32 bias would be that of an activation times that of the weight.
+        let flows = graph.constant(input).is_none();
+        let bias = vector(2).filter(|_| flows && self.profile.bias_beside(beside) == Bias::Int32);
         Outcome::revise(weight, Decision::Quantize(plan)).and(self.record(IntegerNode {
             node,
             input,
