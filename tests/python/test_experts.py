@@ -345,3 +345,13 @@ def test_experts_of_fewer_bits_than_their_type_have_a_zero_point(bits: int) -> N
     expected = oracle.ort(model, FEEDS)
     assert oracle.sqnr(expected, oracle.ort(written, FEEDS)) > {3: 8, 5: 20, 6: 26}[bits]
     assert validate(model, written)
+
+
+def test_rows_without_blocks_take_no_grid_of_fewer_bits() -> None:
+    """They would need a zero point, which only blocks have."""
+    model = experts(40, 72, biases=False)
+    report = quantize_rs.quantize(model, None, output_format="matmul_nbits", bits=3)
+    rows = {row.name: row for row in report.weights}
+    for name in ("one", "other"):
+        assert not rows[name].quantized
+        assert "no block divides its rows" in rows[name].why

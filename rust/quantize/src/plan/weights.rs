@@ -47,6 +47,9 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
                 .map(|(value, node)| Outcome::keep(value, KeepReason::AtRunTime { node }));
             let (used_bits, codebook) = (requested.used_bits(), requested.codebook());
             let spec = QSpec { used_bits, codebook, ..spec };
+            if let Some(why) = formats::experts::lacks_zero_points(&spec, matrix) {
+                return Outcome::keep(anchor, KeepReason::NoForm { format, why: why.to_owned() });
+            }
             let (stored, source) = (spec.qtype, Source::Weights);
             let (readers, warning) = consumers_of(graph, constant, config);
             let consumers = if constant.stays_float() { readers } else { consumers };

@@ -1,9 +1,9 @@
 //! `MatMulNBits` and `GatherBlockQuantized`: operators of ONNX Runtime that read weights in blocks.
 //!
-//! A weight `W` becomes `W_quantized`, `W_scale` and, if its zero point is
-//! not the middle of the stored type, `W_zp`. The nodes that
-//! read `W` are replaced by nodes that read these. The factors and the addend of a `Gemm` become
-//! `Mul` and `Add` nodes, except a plain bias, which `MatMulNBits` adds itself.
+//! A weight `W` becomes `W_quantized`, `W_scale` and, if its zero point is not the middle of the
+//! stored type, `W_zp`. The nodes that read `W` are replaced by nodes that read these. The factors
+//! and the addend of a `Gemm` become `Mul` and `Add` nodes, except a plain bias, which
+//! `MatMulNBits` adds itself.
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};

@@ -67,6 +67,18 @@ pub(super) fn form(
     })
 }
 
+/// Why `QMoE` cannot read a grid of fewer bits than the type that stores it, if it cannot: the
+/// middle of the grid is not that of the type, and only blocks have zero points.
+pub(in crate::plan) fn lacks_zero_points(
+    spec: &QSpec,
+    matrix: Option<[usize; 2]>,
+) -> Option<&'static str> {
+    let Granularity::Blocked { block_size, .. } = spec.granularity else { return None };
+    let rows = matrix.is_some() && !moe::is_block(block_size);
+    (rows && spec.used_bits != 0)
+        .then_some("no block divides its rows, and rows take 2, 4 or 8 bits")
+}
+
 /// Keeps a weight float if the other one of its `MoE` stays float or is stored in another way:
 /// `QMoE` reads integers alone, with blocks of one size and, on a CPU, of one number of bits.
 pub(in crate::plan) fn keep_single(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {

@@ -1,7 +1,7 @@
 //! How an output format stores a weight, or why it cannot.
 
 mod dynamic;
-mod experts;
+pub(super) mod experts;
 mod fake_quant;
 mod lstm;
 mod matmul_bnb4;
