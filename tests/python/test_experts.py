@@ -355,3 +355,15 @@ def test_rows_without_blocks_take_no_grid_of_fewer_bits() -> None:
     for name in ("one", "other"):
         assert not rows[name].quantized
         assert "no block divides its rows" in rows[name].why
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+def test_what_is_cast_around_experts_passes(case: str, float_type: str) -> None:
+    model = experts(**CASES[case])
+    report = quantize_rs.quantize(
+        model, None, output_format="matmul_nbits", bits=4, float_type=float_type, **ONLY
+    )
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found, str(found)

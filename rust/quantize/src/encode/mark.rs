@@ -5,9 +5,9 @@
 
 use std::hash::Hasher;
 
-use half::f16;
 use quantize_rs_math::Algorithm;
 
+use crate::options::HalfType;
 use crate::util::fnv::Fnv;
 
 /// What separates the number of bits from the rest.
@@ -18,14 +18,21 @@ const BEGIN: &str = "rounded with samples";
 
 /// The mark for integers, as they are stored, and their scales.
 pub(crate) fn mark(algorithm: Algorithm, integers: &[u8], scales: &[f32]) -> String {
-    format!("{BEGIN} ({algorithm}), checksum {:016x}", checksum(integers, scales))
+    let checksums = HalfType::ALL.iter().map(|half| checksum(integers, scales, *half));
+    let checksums: Vec<String> = checksums.map(|sum| format!("{sum:016x}")).collect();
+    format!("{BEGIN} ({algorithm}), checksum {}", checksums.join("/"))
 }
 
 /// Whether a comment is a mark, and if so, whether it is that of these integers and scales.
 pub(crate) fn verify(comment: &str, integers: &[u8], scales: &[f32]) -> Option<bool> {
     let (_, mark) = comment.split_once(BEGIN)?;
-    let (_, sum) = mark.rsplit_once(' ')?;
-    Some(u64::from_str_radix(sum, 16) == Ok(checksum(integers, scales)))
+    let (_, sums) = mark.rsplit_once(' ')?;
+    let mut sums = HalfType::ALL.iter().zip(sums.split('/'));
+    Some(
+        sums.any(|(half, sum)| {
+            u64::from_str_radix(sum, 16) == Ok(checksum(integers, scales, *half))
+        }),
+    )
 }
 
 /// The comment for integers that use this many bits, with the mark of rounded ones.
@@ -39,12 +46,12 @@ pub(crate) fn used_bits(comment: &str) -> Option<u32> {
     comment.split_once(BITS)?.0.parse().ok()
 }
 
-fn checksum(integers: &[u8], scales: &[f32]) -> u64 {
+/// A checksum that stays the same if the scales are rounded to a 16-bit type later.
+fn checksum(integers: &[u8], scales: &[f32], half: HalfType) -> u64 {
     let mut hash = Fnv::default();
     hash.bytes(integers);
-    // The scales may be rounded to float16 later.
     for scale in scales {
-        hash.write_u32(f16::from_f32(*scale).to_f32().to_bits());
+        hash.write_u64(half.rounded(f64::from(*scale)).to_bits());
     }
     hash.finish()
 }
@@ -54,6 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[allow(clippy::cast_possible_truncation)] // to the type of scales
     fn a_mark_fits_its_integers_and_scales_alone() {
         let integers = [1, 2, 3, 250, 7, 0, 9, 8, 4, 4];
         let comment = mark(Algorithm::Gptq, &integers, &[0.5, 2.0]);
@@ -61,8 +69,14 @@ mod tests {
         assert_eq!(verify(&comment, &integers, &[0.5, 2.0]), Some(true));
         assert_eq!(verify(&comment, &integers, &[0.5, 2.5]), Some(false));
         assert_eq!(verify(&comment, &integers[1..], &[0.5, 2.0]), Some(false));
+        let comment = mark(Algorithm::Gptq, &integers, &[0.3, 2.0]);
+        for half in HalfType::ALL {
+            let rounded = half.rounded(f64::from(0.3_f32)) as f32;
+            assert_eq!(verify(&comment, &integers, &[rounded, 2.0]), Some(true), "{half}");
+        }
+        assert_eq!(verify(&comment, &integers, &[0.31, 2.0]), Some(false));
         let comment = with_bits(3, Some(comment));
-        assert_eq!(verify(&comment, &integers, &[0.5, 2.0]), Some(true));
+        assert_eq!(verify(&comment, &integers, &[0.3, 2.0]), Some(true));
         assert_eq!((used_bits(&comment), used_bits(&with_bits(6, None))), (Some(3), Some(6)));
         assert_eq!(used_bits("another comment"), None);
         assert_eq!(verify("another comment", &integers, &[]), None);

@@ -325,7 +325,7 @@ fn decode(
 
 /// The node whose output a bias is added to.
 fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
-    if after.nodes[node].op_type != "Add" {
+    if !matches!(&*after.nodes[node].op_type, "Add" | "Sub") {
         return Some(node);
     }
     let other = root(after, after.input(node, 1 - input.min(1))?);

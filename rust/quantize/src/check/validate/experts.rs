@@ -54,9 +54,11 @@ impl Walk<'_, '_> {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let factors = self.after.input(here, moe::FACTORS);
         let Some(factors) = factors else { return moe::normalizes(was) };
+        let router = self.before.input(there, moe::ROUTER);
+        let factors = router.map_or(factors, |router| self.past_casts(router, factors));
         let Producer::Node { node, .. } = self.after.values[factors].producer else { return false };
         let softmax = self.after.nodes[node];
-        let scores = self.before.input(there, moe::ROUTER).zip(self.after.input(node, 0));
+        let scores = router.zip(self.after.input(node, 0));
         let (Some((there, here)), true) =
             (scores, softmax.op_type == "Softmax" && softmax.attribute.is_empty())
         else {

@@ -6,11 +6,22 @@
 use quantize_rs_math::{Codebook, Granularity, QSpec, QType};
 use quantize_rs_onnx::DataType;
 
+use crate::options::HalfType;
+
 /// The tolerance beyond half a step: one more rounding in float32.
 const SLACK: f64 = 1e-3;
 
-/// The largest relative error of rounding to float16.
-const HALF_EPSILON: f64 = 1.0 / 2048.0;
+/// The largest relative error of rounding to a 16-bit type.
+fn epsilon(half: HalfType) -> f64 {
+    match half {
+        HalfType::Float16 => 1.0 / 2048.0,
+        HalfType::BFloat16 => 1.0 / 256.0,
+    }
+}
+
+/// The largest relative error of an element in units of its scale, in float32: a pass multiplied
+/// the element by a factor, the scale is a quotient or a product, and they were divided.
+const QUOTIENT_EPSILON: f64 = 4.0 * (f32::EPSILON as f64);
 
 /// The largest gap between numbers that codes stand for, between 2/3 and 1 in `fp4`; errors are
 /// counted in it.
@@ -26,9 +37,9 @@ pub(super) struct Grid {
     ends: (f64, f64),
     /// The type of the scales.
     scales: Option<DataType>,
-    /// Whether float16 holds all scales: they may have been rounded to it after the integers were
-    /// chosen.
-    halves: bool,
+    /// A 16-bit type that holds all scales: they may have been rounded to it after the integers
+    /// were chosen.
+    rounded: Option<HalfType>,
     /// The numbers that codes stand for, if they are not the integers themselves.
     codebook: Option<Codebook>,
 }
@@ -66,17 +77,22 @@ impl Grid {
         let (lo, hi) = QSpec { used_bits, ..spec(qtype, false, false) }.grid();
         let full = (qtype, (f64::from(lo), f64::from(hi)));
         let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
-        Grid { qtype, ends, scales, halves: false, codebook: None }
+        Grid { qtype, ends, scales, rounded: None, codebook: None }
     }
 
-    /// The grid, with scales that float16 holds or does not.
-    pub(super) fn with_half_scales(self, halves: bool) -> Grid {
-        Grid { halves, ..self }
+    /// The grid, with scales that were perhaps rounded to a 16-bit type.
+    pub(super) fn with_rounded_scales(self, rounded: Option<HalfType>) -> Grid {
+        Grid { rounded, ..self }
     }
 
     /// The grid, with the numbers that codes stand for.
     pub(super) fn with_codebook(self, codebook: Option<Codebook>) -> Grid {
         Grid { codebook, ..self }
+    }
+
+    /// The largest relative error of scales that were rounded after the integers were chosen.
+    pub(super) fn lost(&self) -> f64 {
+        self.rounded.map_or(0.0, epsilon)
     }
 
     /// The distance in steps between the exact and the written value of an element, both in units
@@ -102,13 +118,14 @@ impl Grid {
             let bound = (exact - nearest).abs() * (1.0 + SLACK) + exact.abs() * 1e-6;
             return (distance / largest, distance <= bound && exact.abs() <= end);
         }
-        let rounded = if self.halves { exact.abs() * HALF_EPSILON } else { 0.0 };
+        // The quotient of element and scale is a float32, to which the zero point is added as an
+        // integer: what was lost depends on the quotient, however close to 0 the sum is.
+        let rounded = exact.abs() * (QUOTIENT_EPSILON + self.lost());
         let (exact, code) = (exact + zero_point, (there + zero_point).round());
         let (lo, hi) = self.ends;
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
         let allowed = if beyond { cut(self.qtype) } else { 0.5 };
-        let slack = SLACK + exact.abs() * 4.0 * f64::from(f32::EPSILON) + rounded;
-        ((exact - code).abs(), (exact - code).abs() <= allowed + slack)
+        ((exact - code).abs(), (exact - code).abs() <= allowed + SLACK + rounded)
     }
 
     /// Whether there is another integer on the side of the element, both in units of the scale.
@@ -197,6 +214,19 @@ mod tests {
         }
         let full = Grid::of(QType::Int8, 0, (-128.0, 127.0), None);
         assert!(!full.distance(-128.2, -127.0, 0.0).1);
+    }
+
+    #[test]
+    fn a_quotient_may_be_rounded_to_float32() {
+        let wide = Grid::of(QType::UInt16, 0, (0.0, 65535.0), None);
+        for (exact, there, right) in [
+            (-32_760.504, -32_760.0, true),
+            (-32_760.55, -32_760.0, false),
+            (-20.502, -20.0, false),
+            (32_700.504, 32_700.0, true),
+        ] {
+            assert_eq!(wide.distance(exact, there, 32_768.0).1, right, "{exact} {there}");
+        }
     }
 
     #[test]

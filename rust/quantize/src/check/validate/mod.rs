@@ -264,8 +264,8 @@ fn against(
     };
     structure::check(&before, &after, half, &mut found);
     let stored = stored::all(&before, &after, &mut found);
-    let pairs = wiring::check(&before, &after, &stored, &mut found);
-    let seen = weights::check(&before, &after, &stored, &mut found)?;
+    let pairs = wiring::check(&before, &after, &stored, half, &mut found);
+    let seen = weights::check(&before, &after, &stored, half, &mut found)?;
     constants::check(&before, &after, &seen.smoothing, half, &mut found)?;
     biases::check(&before, &after, &seen, &pairs, half, &mut found)?;
     Ok((found, seen.lost))

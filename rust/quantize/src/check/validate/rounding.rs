@@ -30,42 +30,65 @@ pub(super) fn summed(
     (found.groups.elements() == decoded.floats.len()).then_some(found)
 }
 
+/// An element, or a sum of elements, in units of its scale.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Sum {
+    /// The exact value.
+    pub(super) exact: f64,
+    /// The error, above the exact value.
+    pub(super) error: f64,
+}
+
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.exact += other.exact;
+        self.error += other.error;
+    }
+}
+
 /// The accumulated error in steps, for each part and each group.
 pub(super) struct Sums<'a> {
     summed: &'a SumGroups,
-    groups: Vec<f64>,
-    parts: Vec<f64>,
+    groups: Vec<Sum>,
+    parts: Vec<Sum>,
+    /// The largest relative error of a scale that was rounded after the integers were chosen. It is
+    /// that of the sum of all elements with this scale.
+    lost: f64,
 }
 
 impl<'a> Sums<'a> {
-    pub(super) fn new(summed: &'a SumGroups) -> Sums<'a> {
+    pub(super) fn new(summed: &'a SumGroups, lost: f64) -> Sums<'a> {
         let parts = summed.part.map_or(0, |part| summed.groups.elements() / part);
-        Sums { summed, groups: vec![0.0; summed.groups.groups()], parts: vec![0.0; parts] }
+        let (groups, parts) =
+            (vec![Sum::default(); summed.groups.groups()], vec![Sum::default(); parts]);
+        Sums { summed, groups, parts, lost }
     }
 
-    /// Adds the error of an element, in steps above its exact value.
-    pub(super) fn add(&mut self, at: usize, error: f64) {
-        self.groups[self.summed.groups.group_of(at)] += error;
+    /// Adds an element.
+    pub(super) fn add(&mut self, at: usize, element: Sum) {
+        self.groups[self.summed.groups.group_of(at)].add(element);
         if let Some(part) = self.summed.part {
-            self.parts[at / part] += error;
+            self.parts[at / part].add(element);
         }
     }
 
     /// Whether an element with this error may have been moved: elements with an error below a
     /// quarter of a step are not moved.
-    pub(super) fn may_have_moved(error: f64) -> bool {
-        error.abs() <= 0.75 + 1e-3
+    pub(super) fn may_have_moved(&self, element: Sum) -> bool {
+        element.error.abs() <= 0.75 + 1e-3 + self.lost * element.exact.abs()
     }
 
     /// The group of an element, and the gain of moving it to the other neighboring integer, if the
     /// squared errors of elements and sums decrease. Sum-preserving rounding leaves no such
     /// element; a wrong integer is one or causes one.
-    pub(super) fn gain(&self, at: usize, error: f64) -> Option<(usize, f64)> {
+    pub(super) fn gain(&self, at: usize, element: Sum) -> Option<(usize, f64)> {
         let group = self.summed.groups.group_of(at);
-        let mut gain = error.abs() + error.signum() * self.groups[group] - 1.0;
+        let (error, own) = (element.error, self.lost * element.exact.abs());
+        let of = |sum: Sum| error.signum() * sum.error - self.lost * sum.exact.abs();
+        let mut gain = error.abs() - own + of(self.groups[group]) - 1.0;
         if let Some(part) = self.summed.part {
-            gain += error.signum() * self.parts[at / part] - 0.5;
+            gain += of(self.parts[at / part]) - 0.5;
         }
-        (gain > SLACK && error.abs() > 0.25 + 1e-3).then_some((group, gain))
+        (gain > SLACK && error.abs() > 0.25 + 1e-3 + own).then_some((group, gain))
     }
 }

@@ -11,6 +11,7 @@ use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_flo
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
+use crate::options::HalfType;
 
 /// The constants that store a weight.
 pub(super) struct Stored {
@@ -229,13 +230,19 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     let integers = after.input(index, 0)?;
     let read = after.output(index, 0)?;
     let qtype = qtype_of(after.constant(integers)?)?;
+    // A model that computes in 16 bits reads `W` as `W_float16`, and widened it has a `Cast` more.
+    let halves = HalfType::ALL.iter().map(|half| half.data_type().name());
     let name = after.values[read].name;
-    let original = before.value(name).and_then(|id| before.constant_behind(id))?;
+    let bases = halves.filter_map(|half| base_of(name, half));
+    let (name, original) = std::iter::once(name.to_owned()).chain(bases).find_map(|name| {
+        let original = before.value(&name).and_then(|id| before.constant_behind(id))?;
+        Some((name, original))
+    })?;
     let narrower = original.dtype() != after.constant(integers)?.dtype();
     if qtype.is_scaled() || !narrower {
         return None;
     }
-    let originals = vec![name.to_owned()];
+    let originals = vec![name];
     let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
     let multiplied = false;
     Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))

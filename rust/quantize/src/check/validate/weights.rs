@@ -5,14 +5,14 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use half::f16;
-use quantize_rs_math::{Params, SumGroups, metrics};
-use quantize_rs_onnx::{DataType, TensorProto};
+use quantize_rs_math::{SumGroups, metrics};
+use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::grid::Grid;
 use super::reference::{Reference, scaled, smoothing, turned, turns};
-use super::rounding::Sums;
+use super::rounding::{Sum, Sums};
 use super::stored::{Form, Stored};
+use super::wiring::bias_input;
 use super::{Check, StoredWeight, Validation, biases, rounding};
 use crate::QuantizeError;
 use crate::encode::dequantize::Decoded;
@@ -22,6 +22,7 @@ use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
+use crate::options::HalfType;
 
 /// Results of the comparison of weights that other checks use.
 #[derive(Default)]
@@ -39,6 +40,7 @@ pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
     stored: &[Stored],
+    half: Option<HalfType>,
     found: &mut Validation,
 ) -> Result<ObservedRange, QuantizeError> {
     let mut seen = ObservedRange::default();
@@ -81,11 +83,12 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what.to_owned());
         }
         let sampled = sampled == Some(true);
-        let pair = Pair { after, name, stored, decoded: &decoded, summed, sampled, full: &full };
+        let (decoded, full) = (&decoded, &full);
+        let pair = Pair { after, name, stored, decoded, summed, sampled, half, full };
         let smoothed = factors.is_some();
         let scaled = scaled(floats, &tensor.shape, factors);
         let turns = turns(stored, constant);
-        let turned = turned(&scaled, &tensor.shape, &decoded, turns);
+        let turned = turned(&scaled, &tensor.shape, decoded, turns);
         let looks = turned.iter().map(|reference| pair.look(reference));
         let Some((reference, look)) =
             turned.iter().zip(looks).min_by_key(|(_, look)| look.off.len() + look.many)
@@ -119,11 +122,16 @@ pub(super) fn check(
     Ok(seen)
 }
 
-/// Whether it is the bias of an Add, which bias correction may have changed.
+/// Whether it is what an Add or a Sub adds, which bias correction may have changed.
 fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
     let mut consumers = after.values[stored.read].consumers.iter();
     let vector = after.constant(stored.integers).is_some_and(|tensor| tensor.dims.len() <= 1);
-    vector && consumers.any(|consumer| after.nodes[consumer.node].op_type == "Add")
+    let sums = |node: &NodeProto| matches!(&*node.op_type, "Add" | "Sub");
+    vector
+        && consumers.any(|consumer| {
+            let node = after.nodes[consumer.node];
+            sums(node) && bias_input(node, consumer.input)
+        })
 }
 
 /// Whether a comment says that the weight was rounded with the help of samples, and if so, whether
@@ -151,6 +159,8 @@ struct Pair<'a> {
     /// Whether it was rounded with the help of samples: an integer then makes good the errors of
     /// others, and is not the nearest.
     sampled: bool,
+    /// The 16-bit type that the model computes in.
+    half: Option<HalfType>,
     /// For each node that multiplies, the elements of its bias that are at the limit of int32.
     full: &'a HashMap<usize, Vec<bool>>,
 }
@@ -201,14 +211,18 @@ impl Pair<'_> {
         });
         let integers = self.after.constant(self.stored.integers);
         let used = integers.and_then(|proto| mark::used_bits(&proto.doc_string)).unwrap_or(0);
-        let half = |params: &Params| f16::from_f32(params.scale).to_f32() == params.scale;
-        let halves = params.iter().all(half);
+        let holds = |half: &HalfType| {
+            let mut scales = params.iter().map(|params| f64::from(params.scale));
+            scales.all(|scale| half.rounded(scale) == scale)
+        };
+        // Whatever a model computes in, its scales may be float16.
+        let rounded = self.half.into_iter().chain([HalfType::Float16]).find(holds);
         let codebook = match self.stored.form {
             Form::Codes(spec) => Some(spec.codebook),
             _ => None,
         };
         let grid = Grid::of(*qtype, used, written, self.scale_type());
-        grid.with_half_scales(halves).with_codebook(codebook)
+        grid.with_rounded_scales(rounded).with_codebook(codebook)
     }
 
     fn look(&self, reference: &Reference) -> Look {
@@ -220,7 +234,7 @@ impl Pair<'_> {
         let mut largest = 0.0_f64;
         let mut wrong: Vec<(usize, f64)> = Vec::new();
         let mut moved: Vec<(usize, f64)> = Vec::new();
-        let mut sums = self.summed.as_ref().map(Sums::new);
+        let mut sums = self.summed.as_ref().map(|summed| Sums::new(summed, grid.lost()));
         // Each element in units of its scale: the exact and the written value.
         let elements = || {
             let known = reference.floats.iter().zip(floats).enumerate();
@@ -236,13 +250,15 @@ impl Pair<'_> {
             ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
             nothing[group] &= !reference.floats[at].is_normal();
             if let Some(sums) = &mut sums {
-                sums.add(reference.source(at), there - exact);
+                sums.add(reference.source(at), Sum { exact, error: there - exact });
             }
             if right || self.sampled {
                 continue;
             }
-            match sums {
-                Some(_) if Sums::may_have_moved(there - exact) => moved.push((at, steps)),
+            match &sums {
+                Some(sums) if sums.may_have_moved(Sum { exact, error: there - exact }) => {
+                    moved.push((at, steps));
+                }
                 _ => wrong.push((at, steps)),
             }
         }
@@ -250,7 +266,8 @@ impl Pair<'_> {
         let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
         for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
             let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
-            let gain = |sums: &Sums<'_>| sums.gain(reference.source(at), there - exact);
+            let element = Sum { exact, error: there - exact };
+            let gain = |sums: &Sums<'_>| sums.gain(reference.source(at), element);
             if let Some((group, gain)) = sums.as_ref().filter(|_| free).and_then(gain) {
                 let most = gains.entry(group).or_insert((gain, at, 0.0));
                 if gain >= most.0 {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use quantize_rs_onnx::{AttributeProto, NodeProto, TensorProto, reads};
+use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, TensorProto, reads};
 
 use super::kv_cache;
 use super::qlinear_ops::{FOLDED, has_twin, pads_integers};
@@ -12,6 +12,7 @@ use super::stored::{Stored, base_of};
 use super::{Check, Validation};
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::{Graph, Producer, ValueId, moe};
+use crate::options::HalfType;
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -20,6 +21,7 @@ pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
     stored: &[Stored],
+    half: Option<HalfType>,
     found: &mut Validation,
 ) -> Pairs {
     let mut kept: HashMap<ValueId, &[String]> = HashMap::new();
@@ -30,6 +32,7 @@ pub(super) fn check(
         before,
         after,
         kept,
+        half,
         found,
         seen: HashSet::new(),
         waiting: Vec::new(),
@@ -70,6 +73,8 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) after: &'a Graph<'m>,
     /// The constants that store weights, and the names that these may have in the original.
     pub(super) kept: HashMap<ValueId, &'a [String]>,
+    /// The type that the quantized model computes in, where the original computes in float32.
+    half: Option<HalfType>,
     pub(super) found: &'a mut Validation,
     seen: HashSet<(ValueId, ValueId)>,
     pub(super) waiting: Vec<Step>,
@@ -78,7 +83,8 @@ pub(super) struct Walk<'a, 'm> {
 
 impl Walk<'_, '_> {
     fn step(&mut self, step: &Step) {
-        let (there, here) = (root(self.before, step.there), self.root(step.here));
+        let there = root(self.before, step.there);
+        let here = self.past_casts(there, self.root(step.here));
         if self.before.constant_behind(there).is_some() || sparse(self.before, there) {
             return self.constant(there, here, step);
         }
@@ -112,6 +118,26 @@ impl Walk<'_, '_> {
             _ if self.before.values[there].name == self.after.values[here].name => {}
             _ => self.wrong(there, here, step),
         }
+    }
+
+    /// A value before it is cast to 16 bits or back, around what stays as it was: subgraphs, and
+    /// operators of ONNX Runtime.
+    pub(super) fn past_casts(&self, there: ValueId, mut here: ValueId) -> ValueId {
+        let cast = |graph: &Graph<'_>, value: ValueId| {
+            let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+            graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")
+        };
+        let Some(half) = self.half.filter(|_| cast(self.before, there).is_none()) else {
+            return here;
+        };
+        let float = |value: ValueId| {
+            let dtype = self.after.dtype(value);
+            dtype.is_some_and(|dtype| dtype == DataType::Float || dtype == half.data_type())
+        };
+        while let Some(source) = cast(self.after, here).filter(|it| float(*it) && float(here)) {
+            here = self.root(source);
+        }
+        here
     }
 
     /// A value before quantization, dequantization or smoothing.
@@ -200,10 +226,11 @@ impl Walk<'_, '_> {
         let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
         let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
         for name in taken.symmetric_difference(&read) {
-            // A weight that a subgraph reads may be stored as integers, or be dequantized beside
-            // its floats.
+            // A weight that a subgraph reads may be stored as integers or in 16 bits, or be
+            // dequantized beside its floats.
             let stands_for = |here: &str, there: &str| {
-                ["quantized", "dequantized"].iter().any(|suffix| {
+                let half = self.half.map(|half| half.data_type().name());
+                ["quantized", "dequantized"].into_iter().chain(half).any(|suffix| {
                     base_of(here, suffix).as_deref() == Some(there)
                         && self.after.value(here).is_some()
                 })
@@ -370,6 +397,8 @@ pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
     match node.op_type.as_str() {
         "Conv" | "ConvTranspose" | "Gemm" => input == 2,
         "Add" => true,
+        // A negated bias: see the pass `subtract_bias`.
+        "Sub" => input == 1,
         _ => false,
     }
 }

@@ -1,0 +1,161 @@
+"""`validate` passes what `quantize` writes, whatever the format and the samples made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from graphs import built
+from onnx import TensorProto, helper, numpy_helper
+
+import quantize_rs
+from quantize_rs import validate
+
+RNG = np.random.default_rng(11)
+
+
+def normal(*shape: int, scale: float = 1.0) -> Any:
+    return (RNG.normal(size=shape) * scale).astype(np.float32)
+
+
+def perceptron() -> bytes:
+    """Two layers whose weights `dynamic` stores transposed."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["h"], "first", transB=1),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "v", "c"], ["y"], "second", transB=1),
+    ]
+    constants = {"w": normal(64, 64, scale=0.125), "v": normal(32, 64, scale=0.125)}
+    return built(nodes, constants | {"b": normal(64), "c": normal(32)}, ["n", 64])
+
+
+def samples(width: int = 64) -> list[dict[str, Any]]:
+    sizes = np.linspace(0.05, 3, width, dtype=np.float32)
+    return [{"x": normal(4, width) * sizes} for _ in range(40)]
+
+
+def passes(model: bytes | Path, report: quantize_rs.QuantizationReport) -> None:
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    assert {weight.name for weight in found.weights} == {value.name for value in report.quantized}
+
+
+@pytest.mark.parametrize("options", [{}, {"per_channel": False}, {"weights": "uint8"}], ids=str)
+def test_integers_that_a_format_transposes_keep_their_mark(options: dict[str, Any]) -> None:
+    model = perceptron()
+    report = quantize_rs.quantize(
+        model, None, output_format="dynamic", calibration_data=samples(), **options
+    )
+    assert any(weight.rounded_by for weight in report.weights)
+    passes(model, report)
+    assert report.model is not None
+    changed = onnx.load_from_string(report.model)
+    integers = next(it for it in changed.graph.initializer if "rounded with" in it.doc_string)
+    values = np.array(numpy_helper.to_array(integers))
+    values.flat[7] ^= 1
+    integers.raw_data = values.tobytes()
+    assert not validate(model, changed).passed
+
+
+@pytest.mark.parametrize("width", [24, 48, 64])
+@pytest.mark.parametrize("bits", [3, 4])
+def test_rows_of_a_table_without_their_padding_keep_their_mark(width: int, bits: int) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["rows"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "rows"], ["y"], "table"),
+    ]
+    model = built(nodes, {"w": normal(50, width)}, ["n"])
+    passes(model, quantize_rs.quantize(model, None, bits=bits, output_format="matmul_nbits"))
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+def test_a_bias_that_is_subtracted_may_be_corrected(operator: str) -> None:
+    if operator == "MatMul":
+        nodes = [
+            helper.make_node("MatMul", ["x", "w"], ["h"], "product"),
+            helper.make_node("Add", ["h", "b"], ["y"], "sum"),
+        ]
+        bias = normal(32)
+    else:
+        nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], "product")]
+        bias = np.array(0.7, np.float32)
+    model = built(nodes, {"w": normal(64, 32, scale=0.125), "b": bias}, ["n", 64])
+    report = quantize_rs.quantize(model, None, calibration_data=samples())
+    assert [step.name for step in report.steps][-1] == "subtract_bias"
+    passes(model, report)
+    assert report.model is not None
+    wrong = onnx.load_from_string(report.model)
+    tensor = next(it for it in wrong.graph.initializer if it.name.endswith("_corrected"))
+    tensor.CopyFrom(numpy_helper.from_array(np.zeros(32, np.float32), tensor.name))
+    assert not validate(model, wrong).passed
+
+
+@pytest.mark.parametrize("seed", [0, 1, 7])
+def test_16_bits_are_as_exact_as_float32(seed: int) -> None:
+    weight = (np.random.default_rng(seed).normal(size=(256, 1024)) / 16).astype(np.float32)
+    model = built([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}, ["n", 256])
+    passes(model, quantize_rs.quantize(model, None, weights="uint16", check="none"))
+
+
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"bits": 4, "block_size": 32}, {"bits": 16}, {"weights": "float16"}, {"samples": True}],
+    ids=str,
+)
+def test_results_in_16_bit_floats_pass(
+    float_type: str, options: dict[str, Any], digits: Path, images: Path
+) -> None:
+    given = {name: value for name, value in options.items() if name != "samples"}
+    if "samples" in options:
+        given["calibration_data"] = images
+    report = quantize_rs.quantize(digits, None, float_type=float_type, allow_larger=True, **given)
+    assert report.model is not None
+    found = validate(digits, report.model)
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize("weights", ["int8", "float16"])
+def test_a_table_in_16_bit_floats_passes(weights: str) -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["rows"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "rows"], ["y"], "table"),
+    ]
+    model = built(nodes, {"w": normal(50, 64)}, ["n"])
+    report = quantize_rs.quantize(model, None, weights=weights, float_type="float16")
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+
+
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "options", [{}, {"weights": "float16"}, {"bits": 4, "output_format": "matmul_nbits"}], ids=str
+)
+def test_what_is_cast_around_a_subgraph_passes(float_type: str, options: dict[str, Any]) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 64] x, bool c) => (float[n, 16] y) {
+        h = MatMul(x, w)
+        y = If (c) <
+            then_branch = t() => (float[n, 16] p) { p = MatMul(h, v) },
+            else_branch = e() => (float[n, 16] q) { q = Neg(h) }
+        >
+    }""")
+    for name, shape in (("w", (64, 16)), ("v", (16, 16))):
+        tensor = numpy_helper.from_array(normal(*shape, scale=0.25), name)
+        model.graph.initializer.append(tensor)
+    report = quantize_rs.quantize(model, None, float_type=float_type, allow_larger=True, **options)
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    # A branch that reads something else is still found.
+    wrong = onnx.load_from_string(report.model)
+    (choice,) = (node for node in wrong.graph.node if node.op_type == "If")
+    product = next(node for node in wrong.graph.node if node.op_type.startswith("MatMul"))
+    branch = next(it for it in choice.attribute if it.name == "else_branch")
+    branch.g.node[0].input[0] = product.input[0]
+    assert not validate(model, wrong).passed
