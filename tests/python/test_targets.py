@@ -254,12 +254,14 @@ def test_integers_of_an_earlier_quantization_are_a_warning_beside_new_ones() -> 
         model.graph.initializer.append(numpy_helper.from_array(values, name))
     samples = [{"x": rng.normal(size=(4, 64)).astype(np.float32)} for _ in range(8)]
     weights = quantize_rs.quantize(model, None, allow_larger=True).model
+    assert weights is not None
     report = quantize_rs.quantize_with_calibration(
         weights, None, samples, target="qnn", allow_larger=True
     )
     (warning,) = (text for text in report.warnings if "quantized before" in text)
     assert "scales for its weight, expected one" in warning
     source = model.SerializeToString()
+    assert report.model is not None
     assert oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
 
 
@@ -278,6 +280,7 @@ def test_a_normalization_of_a_constant_keeps_its_float_bias() -> None:
         model, None, samples, target="qnn", allow_larger=True
     )
     source = model.SerializeToString()
+    assert report.model is not None
     assert oracle.sqnr(oracle.ort(source, samples[0]), oracle.ort(report.model, samples[0])) > 25
 
 
@@ -316,4 +319,4 @@ def test_float_biases_raise_no_scales_where_they_stay_float(target: str) -> None
     assert row.sqnr_db is not None
     assert (row.sqnr_db > 40) == (target != "x86")
     assert report.model is not None
-    assert quantize_rs.validate(model, report.model, optimize=False).passed == (target != "x86")
+    assert quantize_rs.validate(model, report.model, optimize=False).passed

@@ -54,7 +54,11 @@ pub(super) fn full(
     for (node, proto) in after.nodes.iter().enumerate() {
         for input in inputs(proto) {
             let (bias, product) = (decode(after, node, input, found)?, product(after, node, input));
-            let Some((bias, product)) = bias.zip(product) else { continue };
+            let Some((mut bias, product)) = bias.zip(product) else { continue };
+            // ONNX Runtime quantizes float biases beside integers itself.
+            if bias.scales.is_empty() {
+                bias.scales = scales_of_product(after, product).unwrap_or_default();
+            }
             let largest = encode::bias::LARGEST / 2.0;
             let is_full = |(index, float): (usize, &f32)| {
                 bias.scale_of(index).is_some_and(|scale| {
@@ -333,6 +337,14 @@ fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
         Producer::Node { node, .. } => Some(node),
         _ => None,
     }
+}
+
+/// The scale of a product of integers, for each channel.
+fn scales_of_product(after: &Graph<'_>, product: usize) -> Option<Vec<f32>> {
+    let ((input, _), (weight, _)) =
+        (comes_back(after, product, 0)?, comes_back(after, product, 1)?);
+    let [input] = input[..] else { return None };
+    Some(weight.into_iter().map(|weight| input * weight).collect())
 }
 
 /// The scales of a dequantized input, and the largest magnitude that it can have.
