@@ -674,6 +674,7 @@ def test_sparse_constants_are_not_measured() -> None:
     report = quantize_rs.quantize(
         data, None, float_type="float16", calibration_data=x, allow_larger=True
     )
+    assert report.model is not None
     assert oracle.sqnr(run(data, {"x": x}), run(report.model, {"x": x})) > 30
 
 

@@ -37,7 +37,7 @@ def samples(width: int = 64) -> list[dict[str, Any]]:
     return [{"x": normal(4, width) * sizes} for _ in range(40)]
 
 
-def passes(model: bytes | Path, report: quantize_rs.QuantizationReport) -> None:
+def passes(model: bytes | Path, report: quantize_rs.results.Report) -> None:
     assert report.model is not None
     found = validate(model, report.model)
     assert found.passed, str(found)

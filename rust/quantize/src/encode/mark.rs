@@ -18,21 +18,20 @@ const BEGIN: &str = "rounded with samples";
 
 /// The mark for integers, as they are stored, and their scales.
 pub(crate) fn mark(algorithm: Algorithm, integers: &[u8], scales: &[f32]) -> String {
-    let checksums = HalfType::ALL.iter().map(|half| checksum(integers, scales, *half));
-    let checksums: Vec<String> = checksums.map(|sum| format!("{sum:016x}")).collect();
-    format!("{BEGIN} ({algorithm}), checksum {}", checksums.join("/"))
+    let sums = HalfType::ALL.iter().map(|half| checksum(integers, scales, *half));
+    let sums: Vec<String> = sums.map(|sum| format!("{sum:08x}")).collect();
+    format!("{BEGIN} ({algorithm}), checksum {}", sums.concat())
 }
 
 /// Whether a comment is a mark, and if so, whether it is that of these integers and scales.
 pub(crate) fn verify(comment: &str, integers: &[u8], scales: &[f32]) -> Option<bool> {
     let (_, mark) = comment.split_once(BEGIN)?;
     let (_, sums) = mark.rsplit_once(' ')?;
-    let mut sums = HalfType::ALL.iter().zip(sums.split('/'));
-    Some(
-        sums.any(|(half, sum)| {
-            u64::from_str_radix(sum, 16) == Ok(checksum(integers, scales, *half))
-        }),
-    )
+    let sums = sums.as_bytes().chunks(8).map(std::str::from_utf8);
+    Some(HalfType::ALL.iter().zip(sums).any(|(half, sum)| {
+        let sum = sum.ok().and_then(|sum| u32::from_str_radix(sum, 16).ok());
+        sum == Some(checksum(integers, scales, *half))
+    }))
 }
 
 /// The comment for integers that use this many bits, with the mark of rounded ones.
@@ -47,13 +46,15 @@ pub(crate) fn used_bits(comment: &str) -> Option<u32> {
 }
 
 /// A checksum that stays the same if the scales are rounded to a 16-bit type later.
-fn checksum(integers: &[u8], scales: &[f32], half: HalfType) -> u64 {
+#[allow(clippy::cast_possible_truncation)] // folded before
+fn checksum(integers: &[u8], scales: &[f32], half: HalfType) -> u32 {
     let mut hash = Fnv::default();
     hash.bytes(integers);
     for scale in scales {
         hash.write_u64(half.rounded(f64::from(*scale)).to_bits());
     }
-    hash.finish()
+    let hash = hash.finish();
+    (hash ^ (hash >> 32)) as u32
 }
 
 #[cfg(test)]
