@@ -217,7 +217,7 @@ def test_a_target_says_what_it_does_not_take(digits: Path, images: Path) -> None
     wrong = validate(digits, made.model, target="tensorrt")
     checks = {check for check, _ in problems(wrong)}
     assert checks == {"target"}
-    assert "uint8 where int8" in str(wrong)
+    assert "uint8 instead of int8" in str(wrong)
     for target in ("x86", "arm", "tensorrt", "openvino", "qnn", "generic", "x86-avx2"):
         report = quantize_rs.quantize_with_calibration(
             digits, None, images, target=target, **options

@@ -62,11 +62,6 @@ const NOT_WITH_SHARD: [&str; 10] = [
 #[command(
     mut_arg("output", |output| output.help(output_file::help(DONE))),
     mut_arg("calibration_data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
-    // clap requires nothing that conflicts with what was typed.
-    mut_arg("limit", |limit| limit.conflicts_with("ranges")),
-    mut_arg("num_samples", |count| count.conflicts_with("ranges")),
-    mut_arg("sample_shape", |shape| shape.conflicts_with("ranges")),
-    mut_arg("seed", |seed| seed.conflicts_with("ranges")),
     group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
     mut_arg("engine", |engine| engine.requires("run_on")),
     mut_arg("onnxruntime", |library| library.requires("run_on")),
@@ -101,6 +96,9 @@ pub(crate) struct CalibrateArguments {
     pub(crate) options: ActivationOptions,
 }
 
+/// The options of samples, which have no effect beside ranges.
+const SAMPLES: [&str; 5] = ["calibration_data", "limit", "num_samples", "sample_shape", "seed"];
+
 /// What becomes of the samples.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration")]
@@ -108,7 +106,8 @@ pub(crate) struct RangesArguments {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with = "calibration_data",
+        // clap requires nothing that conflicts with what was typed.
+        conflicts_with_all = SAMPLES,
         help = options::help("ranges")
     )]
     pub(crate) ranges: Option<PathBuf>,

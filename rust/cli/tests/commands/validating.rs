@@ -104,7 +104,10 @@ fn a_target_is_held_against_the_file() {
     assert_eq!(run(&["validate", DIGITS, &out, "--target", "x86"]).code, 0);
     let wrong = run(&["validate", DIGITS, &out, "--target", "tensorrt"]);
     assert_eq!(wrong.code, 1, "{wrong:?}");
-    assert!(wrong.out.contains("target: `") && wrong.out.contains("uint8 where int8"), "{wrong:?}");
+    assert!(
+        wrong.out.contains("target: `") && wrong.out.contains("uint8 instead of int8"),
+        "{wrong:?}"
+    );
     assert_eq!(run(&["validate", DIGITS, &out, "--target", "x87"]).code, 2);
 }
 
