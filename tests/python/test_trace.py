@@ -160,4 +160,4 @@ def test_the_command_writes_the_same(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 2
-    assert "--trace is" in done.stderr
+    assert "--trace would overwrite" in done.stderr

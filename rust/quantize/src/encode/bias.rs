@@ -111,7 +111,7 @@ pub(crate) fn weight_floors(
     plan: &Plan,
     ranges: Option<&Ranges>,
 ) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
-    floors(graph, plan, &plan.integer_nodes(), &super::activations(plan, ranges)?)
+    floors(graph, &plan.integer_nodes(), &super::activations(plan, ranges)?)
 }
 
 /// The minimum scale of each channel of each weight. With the scale `input × weight`, the bias then
@@ -119,18 +119,12 @@ pub(crate) fn weight_floors(
 ///
 /// Biases that stay float count as well, and so does what an `Add` adds to a `MatMul`: ONNX Runtime
 /// fuses the two to a `Gemm`, and quantizes float biases itself, without checking for overflow.
-/// Targets with float biases do not.
 pub(super) fn floors(
     graph: &Graph<'_>,
-    plan: &Plan,
     integer_nodes: &[IntegerNode],
     activations: &BTreeMap<String, Params>,
 ) -> Result<HashMap<String, Vec<f32>>, QuantizeError> {
     let mut floors: HashMap<String, Vec<f32>> = HashMap::new();
-    // The target, and not the option that leaves biases in float.
-    if plan.config.target.is_some_and(|target| target.profile().bias == Bias::Float) {
-        return Ok(floors);
-    }
     for node in integer_nodes {
         let left_float = || graph.input(node.node, 2).filter(|id| graph.constant(*id).is_some());
         let own = node.bias.or_else(left_float);

@@ -130,7 +130,7 @@ pub(crate) fn encode_cached(
     let _span = Span::stage("encode weights");
     let mut encoded = Encoded { activations: activations(plan, ranges)?, ..Encoded::default() };
     let integer_nodes = plan.integer_nodes();
-    let floors = bias::floors(graph, plan, &integer_nodes, &encoded.activations)?;
+    let floors = bias::floors(graph, &integer_nodes, &encoded.activations)?;
     let constants: HashMap<&str, Constant<'_>> = plan
         .constants(graph)
         .into_iter()

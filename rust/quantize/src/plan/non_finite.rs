@@ -6,7 +6,7 @@ use super::{Decision, KeepReason, Plan, Source};
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
-use crate::{QuantizeError, Ranges};
+use crate::{DataType, QuantizeError, Ranges};
 
 /// The number of names that the warning shows.
 const MAX_NAMES: usize = 5;
@@ -75,7 +75,9 @@ impl Plan {
                 continue;
             }
             let tensor = graph.model.tensor(constant.tensor)?;
-            let Some(elements) = to_f32(&tensor) else { continue };
+            // Numbers of float64 that float32 does not hold are finite.
+            let of_float = tensor.dtype != DataType::Double;
+            let Some(elements) = to_f32(&tensor).filter(|_| of_float) else { continue };
             if let Some(index) = elements.iter().position(|element| !element.is_finite()) {
                 found.insert(name.to_owned(), format!("element {index} is {}", elements[index]));
             }
