@@ -60,23 +60,21 @@ class AccuracyCheck:
             check.rename_errors(),
         ):
             done = _core.guarded(model._model, options, found, source, self.options, begun)
-        quantized = Quantized(done)
         logged = [] if found is None else found.warnings
         # Those of the calibration come first, and were logged then.
-        warn(quantized.report.warnings[len(logged) :])
-        return quantized
+        warn(done.warnings[len(logged) :])
+        return Quantized(done)
 
 
 def checked(model: Model, quantized: Quantized, ranges: Ranges | None, run: Run) -> Quantized:
     """Return the quantized model with its output error, measured on a few samples."""
     engine = run.engine if isinstance(run.engine, str) else "auto"
     found = None if ranges is None else ranges._ranges
-    before = len(quantized.report.warnings)
+    before = len(quantized._quantized.warnings)
     with replace(run, engine=engine, limit=None, progress=None).session("checking") as begun:
         done = _core.check_outputs(model._model, quantized._quantized, found, begun)
-    after = Quantized(done)
-    warn(after.report.warnings[before:])
-    return after
+    warn(done.warnings[before:])
+    return Quantized(done)
 
 
 def accuracy_check(found: Resolved) -> AccuracyCheck | None:

@@ -276,7 +276,7 @@ class Plan:
         quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
         logged = [] if ranges is None else ranges._ranges.warnings
         # Those of the calibration come first, and were logged then.
-        warn(quantized.report.warnings[len(logged) :])
+        warn(quantized._quantized.warnings[len(logged) :])
         return quantized
 
     def to_dict(self) -> dict[str, Any]:

@@ -42,6 +42,12 @@ impl Quantized {
         self.timed(self.made.report().clone())
     }
 
+    /// The warnings of the report, without building the rest of it.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.made.report().warnings.clone()
+    }
+
     /// Writes the model, completely or not at all, and returns the complete report. Weights become
     /// external data if that is asked for, or if the file would be too large.
     #[pyo3(signature = (path, *, external_data=false))]
