@@ -8,7 +8,7 @@ use quantize_rs_math::SecondMoments;
 
 use super::layers::{LayerInput, Layers};
 use super::rows::{RowReader, Rows};
-use crate::calibrate::engine::Sample;
+use crate::calibrate::padding::PaddingMask;
 use crate::ranges::{InputMoments, Moments};
 
 /// One of this many samples is held back to evaluate the rounding.
@@ -32,52 +32,6 @@ pub(crate) struct MomentCollector<'a> {
     inputs: Vec<Mutex<Option<InputMoments>>>,
 }
 
-/// The padding of a sample, as its attention mask says.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct PaddingMask {
-    shape: Vec<usize>,
-    counts: Vec<bool>,
-}
-
-impl PaddingMask {
-    /// The mask of a sample, if it has one: an input called `attention_mask` with two axes.
-    pub(crate) fn of(sample: &Sample) -> Option<PaddingMask> {
-        let masks = |name: &str| name.to_lowercase().ends_with("attention_mask");
-        let (_, tensor) = sample.inputs.iter().find(|(name, _)| masks(name))?;
-        if tensor.shape.len() != 2 || tensor.elements() == 0 {
-            return None;
-        }
-        let bytes = tensor.data.len() / tensor.elements();
-        let counts: Vec<bool> = tensor
-            .data
-            .chunks(bytes.max(1))
-            .map(|element| element.iter().any(|byte| *byte != 0))
-            .collect();
-        // Where nothing counts, the mask means something else.
-        let any = counts.contains(&true);
-        any.then(|| PaddingMask { shape: tensor.shape.clone(), counts })
-    }
-
-    /// The elements of a value that belong to no padding, with the first two axes as one; `None` if
-    /// there is no padding, or the value has other axes than the mask before its last ones.
-    pub(crate) fn without_padding(
-        &self,
-        shape: &[usize],
-        values: &[f32],
-    ) -> Option<(Vec<usize>, Vec<f32>)> {
-        let (axes, rest) = shape.split_at_checked(2)?;
-        if rest.is_empty() || *axes != self.shape[..] || !self.counts.contains(&false) {
-            return None;
-        }
-        let length = values.len() / self.counts.len();
-        let rows = values.chunks_exact(length.max(1)).zip(&self.counts);
-        let kept: Vec<f32> =
-            rows.filter(|(_, counts)| **counts).flat_map(|(row, _)| row.iter().copied()).collect();
-        let count = self.counts.iter().filter(|counts| **counts).count();
-        Some(([&[count], rest].concat(), kept))
-    }
-}
-
 /// Reads the rows of an input of a sample with this content.
 pub(super) fn reader<'a>(
     input: &'a LayerInput,
@@ -90,7 +44,7 @@ pub(super) fn reader<'a>(
         (false, Rows::Last | Rows::SecondLast) => ROWS.max(input.depth / ROWS_BY_DEPTH),
         (false, _) => PATCHES.max(input.depth / ROWS_BY_DEPTH),
     };
-    let mask = mask.map(|mask| (&mask.shape[..], &mask.counts[..]));
+    let mask = mask.map(PaddingMask::parts);
     let LayerInput { rows, groups, depth, .. } = input;
     RowReader { rows, groups: *groups, depth: *depth, limit, key: key / HOLD_BACK_ONE_OF, mask }
 }

@@ -42,7 +42,7 @@ use crate::util::text::size;
 use crate::{CalibrationError, QuantizeError, Ranges};
 
 use super::run::Control;
-pub(crate) use collect::{MomentCollector, PaddingMask};
+pub(crate) use collect::MomentCollector;
 use evidence::{Held, smallest};
 pub(crate) use layers::Layers;
 use layers::{ColumnMap, LayerWeight};

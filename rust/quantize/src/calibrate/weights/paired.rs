@@ -7,11 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use ndarray::{Array2, s};
 use quantize_rs_math::SecondMoments;
 
-use super::collect::{HOLD_BACK_ONE_OF, PaddingMask, reader};
+use super::collect::{HOLD_BACK_ONE_OF, reader};
 use super::layers::LayerInput;
 use super::rows::Rows;
 use crate::CalibrationError;
 use crate::calibrate::engine::{Sample, ValueSink};
+use crate::calibrate::padding::PaddingMask;
 use crate::calibrate::run::ValueObserver;
 use crate::ranges::MAX_HELD_BACK;
 
