@@ -54,7 +54,8 @@ def compare(
 
     Both models run on every sample; memory does not grow with the number of samples. Latency is
     measured on the first sample, after warm-up runs. The models take turns, so that other load on
-    the machine affects both equally.
+    the machine affects both equally. Positions that an input ``attention_mask`` marks as padding do
+    not count in the errors.
 
     Parameters
     ----------

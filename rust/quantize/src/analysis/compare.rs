@@ -16,6 +16,7 @@ use super::output_metric::{MetricHandle, SampleOutputs};
 use super::recorded::{First, Value};
 use super::scores::{highest, look_like_classes};
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
+use crate::calibrate::padding::{PaddingMask, counted};
 use crate::calibrate::pair::Pair;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::while_unchanged;
@@ -73,6 +74,8 @@ pub struct Comparison {
 
 /// Runs both models on every sample and compares their outputs, sizes, latency and integer
 /// operators.
+///
+/// Positions that an input called `attention_mask` marks as padding do not count in the errors.
 ///
 /// The results do not depend on the number of threads. They depend on the order of the samples only
 /// in the last digits. Memory does not grow with the number of samples.
@@ -238,10 +241,13 @@ fn listed(names: &[String]) -> String {
 /// The number of samples for which the errors of single channels are kept.
 const CHANNEL_SAMPLES: usize = 64;
 
-/// The deviation of one output for one sample.
+/// The deviation of one output for one sample. Positions that an attention mask hides are left out,
+/// except from the highest scores, as each row has a label.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OutputDeviation {
     deviation: Deviation,
+    /// The mask, if it hides a part of the output.
+    mask: Option<Arc<PaddingMask>>,
     /// The errors of its channels, for the first samples of a comparison.
     channels: Vec<ChannelErrors>,
     /// The length of a row.
@@ -262,9 +268,11 @@ impl OutputDeviation {
         wanted: &[f32],
         values: &[f32],
         scored: bool,
+        mask: Option<&Arc<PaddingMask>>,
     ) -> OutputDeviation {
         let ours = scored.then(|| highest(shape, wanted)).flatten();
-        OutputDeviation::beside(ours.map(Arc::new), shape, wanted, values)
+        let mask = mask.filter(|mask| mask.covers(shape)).cloned();
+        OutputDeviation::beside(ours.map(Arc::new), mask, shape, wanted, values)
     }
 
     /// As [`OutputDeviation::of`], for another model whose output has the same shape.
@@ -275,23 +283,36 @@ impl OutputDeviation {
         values: &[f32],
     ) -> OutputDeviation {
         let ours = self.highest.as_ref().map(|(ours, _)| ours.clone());
-        OutputDeviation::beside(ours, shape, wanted, values)
+        OutputDeviation::beside(ours, self.mask.clone(), shape, wanted, values)
     }
 
     fn beside(
         ours: Option<Highest>,
+        mask: Option<Arc<PaddingMask>>,
         shape: &[usize],
         wanted: &[f32],
         values: &[f32],
     ) -> OutputDeviation {
         let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
         let classes = shape.last().copied().unwrap_or(0);
+        let [wanted, values] = [wanted, values].map(|all| counted(mask.as_deref(), shape, all));
         OutputDeviation {
-            deviation: Deviation::of(wanted, values),
+            deviation: Deviation::of(&wanted, &values),
+            mask,
             channels: Vec::new(),
             classes,
             highest: both,
         }
+    }
+
+    /// For each row with scores that counts: whether the highest ones are at the same position.
+    fn agreement(&self) -> impl Iterator<Item = bool> + Clone {
+        let pair = self.highest.as_ref();
+        let rows = pair.map_or(0, |(ours, _)| ours.len());
+        let counts =
+            move |row: &usize| self.mask.as_ref().is_none_or(|mask| mask.counts(*row, rows));
+        let same = move |row: usize| pair.is_some_and(|(ours, theirs)| ours[row] == theirs[row]);
+        (0..rows).filter(counts).map(same)
     }
 }
 
@@ -302,6 +323,7 @@ struct OutputComparer<'a> {
     /// For each float output: whether its highest scores are compared.
     scored: &'a [bool],
     number: usize,
+    mask: Option<Arc<PaddingMask>>,
     /// Of each output that is cast.
     equal: Vec<Equality>,
     /// The outputs of the float model.
@@ -324,6 +346,7 @@ impl<'a> OutputComparer<'a> {
             observed,
             scored,
             number: 0,
+            mask: None,
             equal: vec![Equality::default(); observed.len() - scored.len()],
             wanted: Vec::new(),
             now: Vec::new(),
@@ -352,9 +375,11 @@ impl ValueSink for OutputComparer<'_> {
             self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
             return;
         }
-        let mut found = OutputDeviation::of(shape, wanted, values, self.scored[output]);
+        let scored = self.scored[output];
+        let mut found = OutputDeviation::of(shape, wanted, values, scored, self.mask.as_ref());
         if self.number < CHANNEL_SAMPLES {
-            found.channels = ChannelErrors::of(shape, wanted, values);
+            let of = |all| counted(found.mask.as_deref(), shape, all);
+            found.channels = ChannelErrors::of(shape, &of(wanted), &of(values));
         }
         self.now[output] = found;
         if self.keeps {
@@ -371,8 +396,9 @@ pub(super) fn other_shape(name: &str, wanted: &[usize], found: &[usize]) -> Cali
 }
 
 impl ValueObserver for OutputComparer<'_> {
-    fn begin(&mut self, number: usize, _: &Sample) {
+    fn begin(&mut self, number: usize, sample: &Sample) {
         self.number = number;
+        self.mask = PaddingMask::of(sample).map(Arc::new);
         self.wanted = vec![Value::default(); self.observed.len()];
         self.now = vec![OutputDeviation::default(); self.scored.len()];
         self.found = vec![Value::default(); self.scored.len()];
@@ -394,8 +420,7 @@ impl ValueObserver for OutputComparer<'_> {
 pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>)]) -> OutputRow {
     let of_output = || seen.iter().map(|(_, outputs)| &outputs[index]);
     let deviation = of_output().fold(Deviation::default(), |all, one| all.and(one.deviation));
-    let pairs = || of_output().filter_map(|one| one.highest.as_ref());
-    let same = pairs().flat_map(|(ours, theirs)| ours.iter().zip(&**theirs).map(|(a, b)| a == b));
+    let same = of_output().flat_map(OutputDeviation::agreement);
     let mut channels: Option<Vec<ChannelErrors>> = None;
     for output in of_output().take(CHANNEL_SAMPLES) {
         match &mut channels {

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::compare::{other_shape, same_inputs};
 use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
+use crate::calibrate::padding::{PaddingMask, counted};
 use crate::calibrate::pair::OffsetSink;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
@@ -310,6 +311,7 @@ pub(super) fn feed(
 struct DeviationCollector<'a> {
     group: &'a [String],
     number: usize,
+    mask: Option<PaddingMask>,
     float: Vec<Value>,
     now: Vec<[Deviation; 2]>,
     misfit: Option<CalibrationError>,
@@ -319,7 +321,7 @@ struct DeviationCollector<'a> {
 impl<'a> DeviationCollector<'a> {
     fn new(group: &'a [String]) -> DeviationCollector<'a> {
         let (float, now, done) = (Vec::new(), Vec::new(), Vec::new());
-        DeviationCollector { group, number: 0, float, now, misfit: None, done }
+        DeviationCollector { group, number: 0, mask: None, float, now, misfit: None, done }
     }
 }
 
@@ -332,7 +334,8 @@ impl ValueSink for DeviationCollector<'_> {
         }
         let (wanted_shape, wanted) = &self.float[value];
         if wanted_shape == shape {
-            self.now[value][round - 1] = Deviation::of(wanted, values);
+            let of = |all| counted(self.mask.as_ref(), shape, all);
+            self.now[value][round - 1] = Deviation::of(&of(wanted), &of(values));
         } else {
             let name = &self.group[value];
             self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
@@ -341,8 +344,9 @@ impl ValueSink for DeviationCollector<'_> {
 }
 
 impl ValueObserver for DeviationCollector<'_> {
-    fn begin(&mut self, number: usize, _: &Sample) {
+    fn begin(&mut self, number: usize, sample: &Sample) {
         self.number = number;
+        self.mask = PaddingMask::of(sample);
         self.float = vec![(Vec::new(), Vec::new()); self.group.len()];
         self.now = vec![[Deviation::default(); 2]; self.group.len()];
     }

@@ -10,7 +10,7 @@ use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::evaluate::{RecordedOutputs, float_outputs, record};
-use super::padding::PaddingMask;
+use super::padding::{PaddingMask, counted};
 use super::retained::{RetainedSamples, is_held_back};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use super::weights::MomentCollector;
@@ -221,7 +221,7 @@ impl ValueSink for Collector<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
         for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == index) {
-            record(shown, values);
+            record(shown, &counted(self.current.1.as_ref(), shape, values));
         }
         if let Some((moments, names)) = self.moments {
             let (key, mask) = &self.current;

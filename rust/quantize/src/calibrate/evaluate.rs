@@ -6,6 +6,7 @@ use quantize_rs_math::Range;
 use quantize_rs_onnx::Model;
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
+use super::padding::{PaddingMask, counted};
 use super::probe_matmuls::{MatMulProbes, ProbedMatMul, products};
 use super::run::{Control, Progress, ValueObserver, observe};
 use super::score::{Score, Scored};
@@ -32,7 +33,7 @@ pub(super) struct Evaluator<'a, 'c> {
     pub(super) known: WeightCache,
 }
 
-/// What is recorded of each sample: a list of numbers for each observed output.
+/// What is recorded of each sample: a list of numbers for each observed output, without padding.
 pub(super) type RecordedOutputs = BTreeMap<u64, Vec<Vec<f32>>>;
 
 /// The maximum number of elements of a value that are recorded for a sample: enough for an
@@ -152,6 +153,7 @@ impl Evaluator<'_, '_> {
         };
         let mut control = Control { threads, progress: &mut go_on };
         let observer = || OutputRecorder {
+            mask: None,
             now: vec![Vec::new(); observed.len()],
             shown: RecordedOutputs::new(),
         };
@@ -172,20 +174,22 @@ impl Samples for SampleQueue {
 
 /// Records what each sample shows.
 struct OutputRecorder {
+    mask: Option<PaddingMask>,
     now: Vec<Vec<f32>>,
     shown: RecordedOutputs,
 }
 
 impl ValueSink for OutputRecorder {
-    fn observe(&mut self, index: usize, _: &[usize], values: &[f32]) {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         if let Some(now) = self.now.get_mut(index) {
-            record(now, values);
+            record(now, &counted(self.mask.as_ref(), shape, values));
         }
     }
 }
 
 impl ValueObserver for OutputRecorder {
-    fn begin(&mut self, _: usize, _: &Sample) {
+    fn begin(&mut self, _: usize, sample: &Sample) {
+        self.mask = PaddingMask::of(sample);
         self.now.iter_mut().for_each(Vec::clear);
     }
 

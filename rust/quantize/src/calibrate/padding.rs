@@ -1,5 +1,7 @@
 //! Which positions of a sample are padding.
 
+use std::borrow::Cow;
+
 use crate::calibrate::engine::Sample;
 
 /// The padding of a sample, as its attention mask says.
@@ -29,6 +31,16 @@ impl PaddingMask {
         any.then(|| PaddingMask { shape: tensor.shape.clone(), counts })
     }
 
+    /// Whether a value has the axes of the mask before its last ones, and some of it is padding.
+    pub(crate) fn covers(&self, shape: &[usize]) -> bool {
+        shape.len() > 2 && shape[..2] == self.shape[..] && self.counts.contains(&false)
+    }
+
+    /// Whether a row counts, of the `rows` rows of a value that the mask covers.
+    pub(crate) fn counts(&self, row: usize, rows: usize) -> bool {
+        self.counts[row * self.counts.len() / rows]
+    }
+
     /// The elements of a value that belong to no padding, with the first two axes as one; `None` if
     /// there is no padding, or the value has other axes than the mask before its last ones.
     pub(crate) fn without_padding(
@@ -36,8 +48,7 @@ impl PaddingMask {
         shape: &[usize],
         values: &[f32],
     ) -> Option<(Vec<usize>, Vec<f32>)> {
-        let (axes, rest) = shape.split_at_checked(2)?;
-        if rest.is_empty() || *axes != self.shape[..] || !self.counts.contains(&false) {
+        if !self.covers(shape) {
             return None;
         }
         let length = values.len() / self.counts.len();
@@ -45,11 +56,55 @@ impl PaddingMask {
         let kept: Vec<f32> =
             rows.filter(|(_, counts)| **counts).flat_map(|(row, _)| row.iter().copied()).collect();
         let count = self.counts.iter().filter(|counts| **counts).count();
-        Some(([&[count], rest].concat(), kept))
+        Some(([&[count], &shape[2..]].concat(), kept))
     }
 
     /// Its shape, and for each position whether it is no padding.
     pub(crate) fn parts(&self) -> (&[usize], &[bool]) {
         (&self.shape, &self.counts)
+    }
+}
+
+/// The elements of a value that count: those that belong to no padding, if there is any.
+pub(crate) fn counted<'v>(
+    mask: Option<&PaddingMask>,
+    shape: &[usize],
+    values: &'v [f32],
+) -> Cow<'v, [f32]> {
+    let real = mask.and_then(|mask| mask.without_padding(shape, values));
+    real.map_or(Cow::Borrowed(values), |(_, real)| Cow::Owned(real))
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_onnx::Tensor;
+
+    use super::*;
+
+    fn mask(shape: Vec<usize>, counts: &[i64]) -> Option<PaddingMask> {
+        let bytes = counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>();
+        let tensor = Tensor { dtype: quantize_rs_onnx::DataType::Int64, shape, data: bytes.into() };
+        PaddingMask::of(&Sample { inputs: vec![("attention_mask".to_owned(), tensor)] })
+    }
+
+    #[test]
+    fn rows_of_padding_are_left_out() {
+        let mask = mask(vec![2, 2], &[1, 1, 1, 0]).unwrap();
+        let values: Vec<f32> = (0..8_u8).map(f32::from).collect();
+        assert_eq!(*counted(Some(&mask), &[2, 2, 2], &values), values[..6]);
+        assert_eq!(mask.without_padding(&[2, 2, 2], &values).unwrap().0, [3, 2]);
+        // Values with other axes count as a whole.
+        assert_eq!(*counted(Some(&mask), &[2, 4], &values), values[..]);
+        assert_eq!(*counted(Some(&mask), &[1, 2, 4], &values), values[..]);
+        assert_eq!(*counted(None, &[2, 2, 2], &values), values[..]);
+        let rows: Vec<bool> = (0..8).map(|row| mask.counts(row, 8)).collect();
+        assert_eq!(rows, [true, true, true, true, true, true, false, false]);
+    }
+
+    #[test]
+    fn a_mask_that_hides_everything_or_has_other_axes_is_none() {
+        assert!(mask(vec![1, 2], &[0, 0]).is_none());
+        assert!(mask(vec![2], &[1, 0]).is_none());
+        assert!(mask(vec![0, 2], &[]).is_none());
     }
 }

@@ -15,6 +15,7 @@ use crate::analysis::compare::{OutputDeviation, other_shape, row};
 use crate::analysis::output_metric::{MetricHandle, SampleOutputs};
 use crate::analysis::recorded::{RecordedValues, Value};
 use crate::calibrate::engine::{Engine, Sample, ValueSink};
+use crate::calibrate::padding::PaddingMask;
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
@@ -127,6 +128,7 @@ impl FloatPass {
         observed: &[String],
         scored: &[bool],
         lent: &[String],
+        samples: &[Sample],
     ) -> (Reference, Cache) {
         let (mut outputs, mut cache) = (Vec::new(), Vec::new());
         for mut sample in self.samples {
@@ -138,12 +140,15 @@ impl FloatPass {
             };
             cache.push(lent.iter().map(tensor).collect());
         }
-        let same = |made: &Vec<Value>| {
+        let same = |(made, sample): (&Vec<Value>, &Sample)| {
+            let mask = PaddingMask::of(sample).map(Arc::new);
             let made = made.iter().zip(scored);
-            made.map(|((shape, values), top)| OutputDeviation::of(shape, values, values, *top))
-                .collect()
+            made.map(|((shape, values), top)| {
+                OutputDeviation::of(shape, values, values, *top, mask.as_ref())
+            })
+            .collect()
         };
-        let same = outputs.iter().map(same).collect();
+        let same = outputs.iter().zip(samples).map(same).collect();
         let FloatPass { engine, notes, .. } = self;
         (Reference { observed: observed.to_vec(), outputs, same, engine, notes }, Cache(cache))
     }

@@ -122,7 +122,7 @@ pub(super) fn run(
             }
             None => float_pass(model, &observed, &lent, engine, samples, &mut steps)?,
         };
-        let (made, cache) = shown.parted(&observed, &scored, &lent);
+        let (made, cache) = shown.parted(&observed, &scored, &lent, samples);
         let reference = &*reference.get_or_insert(made);
         let metric = options.custom.as_ref();
         let work = Work { engine, samples, reference, cache: &cache, trials, metric };
