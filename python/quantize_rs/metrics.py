@@ -64,6 +64,8 @@ class Metric:
         Whether a higher score is better.
     against_original : bool
         Whether it compares with the outputs of the float model instead of reading the samples.
+        Positions that an input ``attention_mask`` marks as padding are left out of both, so that
+        the first two axes of an output become one.
 
     Examples
     --------
@@ -285,9 +287,10 @@ class _Adapter:
         original, quantized = (
             [dict(zip(names, sides[side], strict=True)) for _, sides in rows] for side in (0, 1)
         )
-        if self._metric.against_original:
-            return self._score(original, original), self._score(quantized, original)
         samples = [as_feed(inputs) for inputs, _ in rows]
+        if self._metric.against_original:
+            original, quantized = (_tokens(side, samples) for side in (original, quantized))
+            return self._score(original, original), self._score(quantized, original)
         return self._score(original, samples), self._score(quantized, samples)
 
     def _score(self, outputs: Outputs, others: Any) -> float:
@@ -297,6 +300,22 @@ class _Adapter:
         except (TypeError, ValueError):
             what = f"metric {self.name!r} returned a {type(found).__name__}, expected a number"
             raise OptionError(what, option="metric") from None
+
+
+def _tokens(outputs: Outputs, samples: Samples) -> Outputs:
+    """Return the outputs without the positions of padding."""
+    return [_of_tokens(*both) for both in zip(outputs, samples, strict=True)]
+
+
+def _of_tokens(outputs: dict[str, Floats], sample: dict[str, NDArray[Any]]) -> dict[str, Floats]:
+    masks = (value for name, value in sample.items() if name.lower().endswith("attention_mask"))
+    mask = next(masks, None)
+    if mask is None or mask.ndim != 2 or not mask.any():
+        return outputs
+    return {
+        name: value[mask != 0] if value.ndim > 2 and value.shape[:2] == mask.shape else value
+        for name, value in outputs.items()
+    }
 
 
 def _chosen(outputs: Outputs, name: str | None) -> list[Floats]:

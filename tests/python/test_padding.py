@@ -106,3 +106,26 @@ def test_layer_errors_and_sensitivity_leave_padding_out() -> None:
     )
     by_name = [{row.name: row.outputs[0].sqnr_db for row in one.layers} for one in (plain, hidden)]
     assert by_name[0]["words"] < by_name[1]["words"] - 5
+
+
+@pytest.mark.parametrize(("metric", "best"), [("cosine", 1), ("kl", 0), ("mae", 0)])
+def test_metrics_against_the_original_leave_padding_out(metric: str, best: float) -> None:
+    found = quantize_rs.compare(model(), model(9.0), samples(), metric=metric, engine="tract")
+    assert found.accuracy is not None
+    assert found.accuracy.quantized == pytest.approx(best)
+    shown = quantize_rs.compare(
+        model(mask="mask"), model(9.0, "mask"), samples(mask="mask"), metric=metric, engine="tract"
+    )
+    assert shown.accuracy is not None
+    assert abs(shown.accuracy.quantized - best) > 0.01
+
+
+def test_metrics_of_samples_get_all_rows() -> None:
+    shapes: set[tuple[int, ...]] = set()
+
+    def seen(outputs: list[dict[str, Array]], samples: list[dict[str, Array]]) -> float:
+        shapes.update(output["scores"].shape for output in outputs)
+        return float(len(samples))
+
+    quantize_rs.compare(model(), model(9.0), samples(), metric=seen, engine="tract")
+    assert shapes == {(1, 8, CLASSES)}
