@@ -355,3 +355,37 @@ def test_ranges_are_one_line_of_json_and_a_limit_is_at_least_one(
         none = run("calibrate", digits, "--data", data, flag, 0, "-o", tmp_path / "o.onnx")
         assert none.returncode == 2
         assert f"'0' for '{flag} <N>'" in none.stderr
+
+
+FORKED = """
+import hashlib, multiprocessing, sys
+import quantize_rs
+
+digits, engine = quantize_rs.examples.digits(), sys.argv[1]
+
+def work(pipe):
+    weights = quantize_rs.quantize(digits.model, None, bits=4)
+    static = quantize_rs.quantize_with_calibration(
+        digits.model, None, digits.calibration, engine=engine, bits=4
+    )
+    ranking = quantize_rs.sensitivity(digits.model, digits.calibration, engine=engine, limit=4)
+    files = [hashlib.sha256(made.model).hexdigest() for made in (weights, static)]
+    pipe.send((files, [layer.name for layer in ranking.layers]))
+
+here, there = multiprocessing.Pipe(duplex=False)
+work(there)
+child = multiprocessing.get_context("fork").Process(target=work, args=(there,))
+own = here.recv()
+child.start()
+print("same" if here.poll(100) and here.recv() == own else "another answer, or none")
+child.kill()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.parametrize("engine", ["tract", "onnxruntime"])
+def test_a_forked_process_answers_as_its_parent(engine: str) -> None:
+    """The threads that compute are in the parent alone."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKED, engine]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.stdout == "same\n", done.stderr

@@ -37,6 +37,7 @@ mod bias;
 mod codebook;
 mod error;
 mod float_source;
+mod forked;
 mod group_ranges;
 pub mod kernels;
 mod layout;
@@ -66,6 +67,7 @@ pub use crate::microscaling::{BlockScales, block_scales, power_of_two};
 pub use bias::quantize_bias;
 pub use codebook::{Codebook, CodebookSpec, Coded};
 pub use error::MathError;
+pub use forked::begin_thread;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };

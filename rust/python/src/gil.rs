@@ -253,6 +253,7 @@ impl Interrupt {
 
 /// The result of `work`, or the message of its panic.
 fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    quantize_rs_math::begin_thread();
     // What the work changes is dropped with it.
     panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| message(payload.as_ref()))
 }

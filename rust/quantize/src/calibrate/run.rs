@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use quantize_rs_math::begin_thread;
 use quantize_rs_onnx::{DataType, Model, Span};
 
 use super::engine::{Engine, Sample, Samples, Session, ValueSink};
@@ -71,6 +72,7 @@ impl Control<'_> {
         thread::scope(|scope| {
             let (report, finished) = mpsc::channel();
             let worker = scope.spawn(move || {
+                begin_thread();
                 let made = work(stop);
                 // The receiver lives until the end of the scope.
                 let _ = report.send(());
@@ -322,6 +324,7 @@ fn run_jobs<W: ValueObserver>(
     mut observer: W,
     cancelled: &AtomicBool,
 ) -> W {
+    begin_thread();
     loop {
         let job = match work.lock() {
             Ok(work) => work.recv(),

@@ -7,6 +7,7 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
 
+use quantize_rs_math::begin_thread;
 use quantize_rs_onnx::{Model, Tensor};
 
 use super::LayerRow;
@@ -288,6 +289,7 @@ impl Work<'_> {
 
     /// Measures trials until there are no more.
     fn work(&self, next: &AtomicUsize, cancelled: &AtomicBool, tell: &Sender<Event>) {
+        begin_thread();
         while !cancelled.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(trial) = self.trials.get(index) else { return };
