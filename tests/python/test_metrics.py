@@ -355,3 +355,12 @@ def test_a_loss_that_no_layer_keeps_is_an_accuracy_error() -> None:
         quantize_rs.mixed_precision(
             MODEL, DATA, max_accuracy_drop=0, metric="kl", bits=(2,), engine="tract"
         )
+
+
+def test_the_sentence_names_the_metric() -> None:
+    digits = quantize_rs.examples.digits()
+    found = quantize_rs.compare(
+        digits.model, digits.model, digits.calibration, metric="mae", engine="tract", limit=2
+    )
+    sentence = found.assessment.sentence
+    assert "a score of 0.00000 instead of 0.00000 (mean absolute error)" in sentence

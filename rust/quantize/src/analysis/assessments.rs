@@ -4,6 +4,7 @@ use crate::report::assessment::{
     Assessment, CLOSE_DB, FAR_DB, Grade, MUCH_ACCURACY, Measured, Timed, call, decibels, samples,
     sentence, validate,
 };
+use crate::report::{Accuracy, Speed};
 use crate::{Comparison, Kernels, LayerErrors, Metric, Sensitivity};
 
 impl Comparison {
@@ -13,14 +14,7 @@ impl Comparison {
         let (outputs, integer_outputs) = (&self.outputs[..], &self.integer_outputs[..]);
         let measured = Measured { outputs, integer_outputs, on, real: true };
         let sizes = (self.bytes_original, self.bytes_quantized);
-        let accuracy = self.accuracy.as_ref().map(|found| {
-            let part = |part: f64| part * 1e2;
-            format!(
-                "an accuracy of {:.2} % instead of {:.2} %",
-                part(found.quantized),
-                part(found.original)
-            )
-        });
+        let accuracy = self.accuracy.as_ref().map(Accuracy::instead);
         let speed = self.speed.as_ref();
         let timed = Timed { speed, unmeasured: "speed not measured" };
         let (mut grade, sentence) = sentence(sizes, Some(&measured), accuracy, timed, None);
@@ -41,7 +35,7 @@ impl Comparison {
                                         layers stay float until the SQNR is met",
             ));
         }
-        if speed.is_some_and(|speed| speed.speedup < 1.0) {
+        if speed.is_some_and(Speed::is_slower) {
             let floats =
                 self.kernels.as_ref().and_then(Kernels::share).is_some_and(|part| part < 0.5);
             next.push(self.origin.said(if floats {

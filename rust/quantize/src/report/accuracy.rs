@@ -71,6 +71,21 @@ impl Accuracy {
 }
 
 impl Accuracy {
+    /// `an accuracy of 97.10 % instead of 97.50 %`, or `a score of 4.95 instead of 4.94 (perplexity)`
+    pub(crate) fn instead(&self) -> String {
+        let Accuracy { original, quantized, metric, .. } = self;
+        match metric {
+            Some(metric) => {
+                format!("a score of {quantized:.5} instead of {original:.5} ({metric})")
+            }
+            None => format!(
+                "an accuracy of {:.2} % instead of {:.2} %",
+                quantized * 1e2,
+                original * 1e2
+            ),
+        }
+    }
+
     /// `accuracy 97.10 % (-0.40 points)`
     pub(crate) fn short(&self) -> String {
         if let Some(metric) = &self.metric {

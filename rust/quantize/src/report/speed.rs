@@ -52,9 +52,9 @@ impl Speed {
         Some(Speed { original, quantized, speedup, threads, engine })
     }
 
-    /// A warning if the quantized model is slower, with a hint if the engine explains it.
+    /// A warning if the quantized model is noticeably slower, with a hint if the engine explains it.
     pub fn warning(&self) -> Option<String> {
-        (self.speedup < 1.0).then(|| {
+        self.is_slower().then(|| {
             // tract has no integer kernels for these graphs, unlike the engines that models are
             // deployed on.
             let little = match self.engine.as_str() {
