@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value;
 
-use super::row::{Choice, Group, Kind, OptionRow, Surface};
+use super::row::{Choice, Class, Group, Kind, OptionRow, Surface};
 use super::table::of_group;
 
 /// The reference of all options as Markdown.
@@ -60,7 +60,8 @@ fn section(row: &OptionRow) -> String {
     if row.is_on(Surface::Python) {
         fact("Python", format!("`{}`", row.example));
     } else {
-        fact("Python", format!("a field of `{}`", row.class.name()));
+        let field = row.class == Class::ImageFolder;
+        fact("Python", if field { "a field of `ImageFolder`" } else { "none" }.to_owned());
     }
     let choices = row.kind.choices().unwrap_or_default();
     let mut described = choices.iter().filter(|choice| !choice.about.is_empty()).peekable();
