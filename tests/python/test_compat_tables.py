@@ -12,9 +12,11 @@ import onnxruntime.quantization as theirs
 import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization.execution_providers import qnn as their_qnn
 
 import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime.execution_providers import qnn as our_qnn
 
 F = np.float32
 
@@ -91,6 +93,20 @@ def test_dynamic_tables_are_as_accurate_as_those_of_onnxruntime(encoder: Path) -
         module.quantize_dynamic(encoder, result)
         results.append(result)
     assert table_type(results[0]) == table_type(results[1]) == "UINT8"
+    assert accuracy(encoder, results[0]) > accuracy(encoder, results[1]) - 0.1
+
+
+def test_table_beside_uint16_for_qnn_has_16_bits_too(encoder: Path) -> None:
+    results = []
+    for module, qnn in ((ours, our_qnn), (theirs, their_qnn)):
+        kinds = {
+            "activation_type": module.QuantType.QUInt16,
+            "weight_type": module.QuantType.QUInt8,
+        }
+        config = qnn.get_qnn_qdq_config(encoder, Reader(), **kinds)
+        results.append(encoder.with_name(f"{module.__name__}.onnx"))
+        module.quantize(encoder, results[-1], config)
+    assert table_type(results[0]) == "INT16"
     assert accuracy(encoder, results[0]) > accuracy(encoder, results[1]) - 0.1
 
 

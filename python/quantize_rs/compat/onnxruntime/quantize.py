@@ -223,9 +223,10 @@ def quantize_static(
         # Ranges are those of the given model: calls with other options rescale other channels.
         options["equalize"] = False
     symmetric = bool(options.get("activation_symmetric"))
-    options["overrides"] += _tables(
-        model, activations, per_channel=per_channel, symmetric=symmetric
-    )
+    tables = activations
+    if options["target"] == "qnn" and tables == "uint16":
+        tables, symmetric = "int16", True  # the target does not take weights of uint16
+    options["overrides"] += _tables(model, tables, per_channel=per_channel, symmetric=symmetric)
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
