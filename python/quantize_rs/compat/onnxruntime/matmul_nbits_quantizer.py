@@ -219,6 +219,8 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         kind = "int" if is_symmetric or blocks else "uint"
         opened = open_model(model)
         known = names_of(opened)
+        met = nodes_of("customized_weight_config", layer_bits, known)
+        layer_bits = {name: layer_bits[name] for name in met}
         types: list[str] | None = check.names("op_types_to_quantize", op_types_to_quantize)
         types = types or ["MatMul", "Gemm"]
         include = nodes_of("nodes_to_include", nodes_to_include, known)
