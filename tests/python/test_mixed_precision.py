@@ -313,3 +313,10 @@ def test_the_command_line_writes_the_model_with_wide_activations(
     found = quantize_rs.compare(digits, tmp_path / "wide.onnx", samples, latency=False)
     assert found.sqnr_db is not None
     assert found.sqnr_db >= 44
+
+
+def test_a_quantized_model_is_not_blamed_on_layer_bits(digits: Path, images: Images) -> None:
+    quantized = quantize_rs.quantize(digits, None, check="none").model
+    assert quantized is not None
+    with pytest.raises(AccuracyCriteriaError, match="no layer can be quantized"):
+        quantize_rs.mixed_precision(quantized, images, min_sqnr=60, engine="tract")

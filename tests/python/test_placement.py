@@ -262,16 +262,19 @@ def test_what_a_max_pool_hides_sets_no_scale() -> None:
     onnx.checker.check_model(onnx.load_from_string(report.model), full_check=True)
 
 
-@pytest.mark.parametrize("by", ["scales", "sizes", "negative axes"])
+@pytest.mark.parametrize("by", ["scales", "sizes", "sizes, any batch", "negative axes"])
 def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) -> None:
     rng = np.random.default_rng(18)
     filters = [rng.standard_normal((8, c, 3, 3)).astype(np.float32) / 5 for c in (3, 8)]
     given = {
         "scales": ["", "by"],
         "sizes": ["", "", "by"],
+        "sizes, any batch": ["", "", "by"],
         "negative axes": ["", "by"],
     }[by]
-    to = np.array([24, 20], np.int64) if by == "sizes" else np.array([2, 1.25], np.float32)
+    lengths = by.startswith("sizes")
+    to = np.array([24, 20], np.int64) if lengths else np.array([2, 1.25], np.float32)
+    batch = "n" if by.endswith("any batch") else 1
     axes = [-1, -2] if by == "negative axes" else [2, 3]
     graph = helper.make_graph(
         [
@@ -281,7 +284,7 @@ def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) ->
             helper.make_node("Conv", ["z", "w1"], ["y"], pads=[1] * 4),
         ],
         "resize",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 16])],
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 12, 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
         [numpy_helper.from_array(to, "by")]
         + [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(filters)],

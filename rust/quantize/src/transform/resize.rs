@@ -23,15 +23,16 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         if proto.op_type != "Resize" || !proto.is_onnx() {
             continue;
         }
-        let Some((input, tensor)) = complete(graph, node, proto) else { continue };
+        let Some((given, input, tensor)) = complete(graph, node, proto) else { continue };
         let name = names.fresh(&proto.output[0], if input == SCALES { "scales" } else { "sizes" });
         let mut with = (*proto).clone();
         with.attribute.retain(|attribute| attribute.name != "axes");
+        with.input[given].clear();
         with.input[input].clone_from(&name);
         changes.did.push(format!("{} lists all axes", proto.label()));
         changes.edits.push(Edit::AddInitializer(TensorProto::new(&name, &tensor)));
         changes.edits.push(Edit::ReplaceNode { node, with });
-        let before = graph.input(node, input);
+        let before = graph.input(node, given);
         if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
             let value = &graph.values[before];
             match value.producer {
@@ -46,9 +47,9 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(changes)
 }
 
-/// The input to replace in a node with an `axes` attribute, and its new value; `None` if it is
-/// unknown.
-fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize, Tensor)> {
+/// The input to remove from a node with an `axes` attribute, the one to set, and its value; `None`
+/// if it is unknown.
+fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize, usize, Tensor)> {
     let axes = &proto.attribute("axes")?.ints;
     let text = |name: &str| proto.attribute(name).and_then(|found| found.s.as_deref());
     let crops = text("coordinate_transformation_mode") == Some(b"tf_crop_and_resize");
@@ -68,17 +69,36 @@ fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize,
     if let Some(scales) = given(SCALES) {
         let mut all = vec![1.0; shape.len()];
         places.iter().zip(scales.to_f32()?).for_each(|(place, scale)| all[*place] = scale);
-        return Some((SCALES, Tensor::from_f32(vec![all.len()], &all)));
+        return Some((SCALES, SCALES, Tensor::from_f32(vec![all.len()], &all)));
     }
     let stretches = text("keep_aspect_ratio_policy").is_none_or(|policy| policy == b"stretch");
     let sizes = given(SIZES).filter(|_| stretches)?;
-    let mut all: Vec<Option<usize>> = shape;
     let (words, _) = sizes.data.as_chunks::<8>();
-    for (place, word) in places.iter().zip(words) {
-        all[*place] = usize::try_from(i64::from_le_bytes(*word)).ok();
+    let lengths = words.iter().map(|word| usize::try_from(i64::from_le_bytes(*word)).ok());
+    let lengths: Vec<usize> = lengths.collect::<Option<_>>()?;
+    let mut all = shape.clone();
+    places.iter().zip(&lengths).for_each(|(place, length)| all[*place] = Some(*length));
+    let Some(all) = all.into_iter().collect::<Option<Vec<usize>>>() else {
+        let scales = stretched(&shape, &places, &lengths)?;
+        return Some((SIZES, SCALES, Tensor::from_f32(vec![scales.len()], &scales)));
+    };
+    let data = all.iter().map(|length| i64::try_from(*length).ok().map(i64::to_le_bytes));
+    let data: Vec<u8> = data.collect::<Option<Vec<_>>>()?.concat();
+    let shape = vec![all.len()];
+    Some((SIZES, SIZES, Tensor { dtype: DataType::Int64, shape, data: data.into() }))
+}
+
+/// The scales that make these axes as long as `lengths`, where other axes have an unknown length;
+/// `None` if rounding would give another length.
+#[allow(clippy::cast_precision_loss)] // as runtimes compute it
+fn stretched(shape: &[Option<usize>], places: &[usize], lengths: &[usize]) -> Option<Vec<f32>> {
+    let mut scales = vec![1.0; shape.len()];
+    for (place, length) in places.iter().zip(lengths) {
+        let (before, after) = (shape[*place]? as f32, *length as f32);
+        scales[*place] = after / before;
+        if (scales[*place] * before).floor().to_bits() != after.to_bits() {
+            return None;
+        }
     }
-    let all = all.into_iter().map(|length| i64::try_from(length?).ok());
-    let all: Vec<i64> = all.collect::<Option<_>>()?;
-    let data: Vec<u8> = all.iter().flat_map(|length| length.to_le_bytes()).collect();
-    Some((SIZES, Tensor { dtype: DataType::Int64, shape: vec![all.len()], data: data.into() }))
+    Some(scales)
 }
