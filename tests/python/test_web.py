@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import oracle
 import pytest
 from test_fused import transformer
@@ -88,6 +89,42 @@ def test_weights_have_eight_bits_and_positive_scales() -> None:
     }
     assert scales
     assert all((scale > 0).all() for scale in scales.values())
+
+
+def convolutions(channels: int, groups: int) -> bytes:
+    """Two convolutions of 3 by 3 with this number of channels and of groups."""
+    rng = np.random.default_rng(0)
+    made = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        g(float[1, {channels}, 12, 12] x) => (float[1, {channels}, 12, 12] y) {{
+            c = Conv <group = {groups}, pads = [1, 1, 1, 1]> (x, v)
+            r = Relu (c)
+            y = Conv <group = {groups}, pads = [1, 1, 1, 1]> (r, w)
+        }}"""
+    )
+    shape = (channels, channels // groups, 3, 3)
+    weights = {name: rng.standard_normal(shape).astype(np.float32) for name in "vw"}
+    made.graph.initializer.extend(
+        onnx.numpy_helper.from_array(w, name) for name, w in weights.items()
+    )
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize(("channels", "groups", "slow"), [(32, 1, False), (32, 32, True)])
+def test_small_filters_on_integers_are_slow_in_web_assembly(
+    channels: int, groups: int, slow: bool
+) -> None:
+    samples = np.random.default_rng(1).standard_normal((4, channels, 12, 12)).astype(np.float32)
+    model = convolutions(channels, groups)
+    options: dict[str, Any] = {"engine": "tract", "check": "none"}
+    for target in ("web", "x86"):
+        report = quantize_rs.quantize_with_calibration(
+            model, None, samples, target=target, **options
+        )
+        said = [warning for warning in report.warnings if "small filters" in warning]
+        assert bool(said) == (slow and target == "web")
+        if said:
+            assert said[0].startswith("2 of 2 convolutions")
 
 
 def test_what_it_refuses() -> None:
