@@ -13,8 +13,8 @@ thread_local! {
     static ALONE: RefCell<Option<ThreadPool>> = const { RefCell::new(None) };
 }
 
-/// Lets arithmetic of this crate run on the calling thread. Call it at the start of each thread that
-/// does some.
+/// Lets arithmetic of this crate run on the calling thread. Call it at the start of each thread
+/// that does some.
 ///
 /// A process that another one forked has only the thread that did so. Arithmetic would wait for
 /// threads of the other process for ever; after this call it runs on the calling thread alone. In

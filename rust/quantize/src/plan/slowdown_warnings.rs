@@ -13,10 +13,10 @@ use crate::{Config, Format, Target};
 /// The number of elements from which on dequantizing a weight takes noticeable time.
 const MIN_SLOW_ELEMENTS: usize = 1 << 16;
 
-/// A filter with fewer multiplications for each output than this is slower on integers than in float
-/// in WebAssembly: 3×3 depthwise filters take 2.5 to 9 times as long, 1×1 filters of 16 channels
-/// 4.7, of 64 channels 1.9, of 256 channels 0.87 times, 3×3 filters of 16 channels 1.3, of 64
-/// channels 0.66 times (ONNX Runtime Web 1.24, Node 20, one thread of a Xeon).
+/// A filter with fewer multiplications for each output than this is slower on integers than in
+/// float in WebAssembly: 3×3 depthwise filters take 2.5 to 9 times as long, 1×1 filters of 16, 64
+/// and 256 channels 4.7, 1.9 and 0.87 times, 3×3 filters of 16 and 64 channels 1.3 and 0.66 times
+/// (ONNX Runtime Web 1.24, Node 20, one thread of a Xeon).
 const MIN_WEB_TAPS: usize = 200;
 
 /// The number of steps of a sequence up to which a recurrent node is slower than in float: an LSTM
@@ -131,9 +131,9 @@ fn small_filters_in_browsers(
     let count = nodes.iter().filter(small).count();
     (config.target == Some(Target::Web) && count * 2 > nodes.len()).then(|| {
         format!(
-            "{count} of {} convolutions have small filters (depthwise, or with few channels), which \
-             WebAssembly computes slower on integers than in float: quantize weights alone where \
-             speed matters",
+            "{count} of {} convolutions have small filters (depthwise, or with few channels), \
+             which WebAssembly computes slower on integers than in float: quantize weights alone \
+             where speed matters",
             nodes.len()
         )
     })

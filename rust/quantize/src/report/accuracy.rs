@@ -71,7 +71,7 @@ impl Accuracy {
 }
 
 impl Accuracy {
-    /// `an accuracy of 97.10 % instead of 97.50 %`, or `a score of 4.95 instead of 4.94 (perplexity)`
+    /// `an accuracy of 97.10 % instead of 97.50 %`, or `a score of 4.95 instead of 4.94 (kl)`
     pub(crate) fn instead(&self) -> String {
         let Accuracy { original, quantized, metric, .. } = self;
         match metric {

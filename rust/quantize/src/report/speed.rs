@@ -52,7 +52,8 @@ impl Speed {
         Some(Speed { original, quantized, speedup, threads, engine })
     }
 
-    /// A warning if the quantized model is noticeably slower, with a hint if the engine explains it.
+    /// A warning if the quantized model is noticeably slower, with a hint where the engine explains
+    /// it.
     pub fn warning(&self) -> Option<String> {
         self.is_slower().then(|| {
             // tract has no integer kernels for these graphs, unlike the engines that models are
