@@ -16,16 +16,14 @@ import onnxruntime.quantization as theirs
 import oracle
 import pytest
 from onnx import TensorProto
-from onnxruntime.quantization.registry import (
-    IntegerOpsRegistry,
-    QDQRegistry,
-    QLinearOpsRegistry,
-)
+from onnxruntime.quantization import registry as their_registry
 from readers import Reader
 
 import quantize_rs
 from quantize_rs import OptionError
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime import qdq_loss_debug as debug
+from quantize_rs.compat.onnxruntime import registry
 
 
 @pytest.mark.parametrize(
@@ -67,10 +65,26 @@ def test_modules_have_the_same_names(module: str, names: list[str]) -> None:
         assert getattr(found, name) is getattr(ours, name, None) is not None
 
 
-@pytest.mark.parametrize("name", ["QuantType", "QuantFormat", "CalibrationMethod"])
-def test_choices_have_the_same_names_and_numbers(name: str) -> None:
-    known = {member.name: member.value for member in getattr(theirs, name)}
-    assert {member.name: member.value for member in getattr(ours, name)} == known
+@pytest.mark.parametrize(
+    "name", ["QuantType", "QuantFormat", "QuantizationMode", "QuantizedValueType"]
+)
+def test_choices_are_read_and_written_as_in_theirs(name: str) -> None:
+    own, other = getattr(ours.quant_utils, name), getattr(theirs.quant_utils, name)
+    assert {member.name: member.value for member in own} == {
+        member.name: member.value for member in other
+    }
+    for member in other:
+        assert str(own.from_string(member.name)) == str(member)
+        assert own.from_string(str(member)) is own[member.name]
+        if name == "QuantType":
+            assert own[member.name].tensor_type == member.tensor_type
+    with pytest.raises(ValueError, match=f"{name} has no 'Other', expected one of .*{member.name}"):
+        own.from_string("Other")
+
+
+def test_calibration_methods_have_the_same_names_and_numbers() -> None:
+    known = {member.name: member.value for member in theirs.CalibrationMethod}
+    assert {member.name: member.value for member in ours.CalibrationMethod} == known
 
 
 def test_both_spellings_of_types_are_known() -> None:
@@ -254,6 +268,20 @@ def test_a_reader_is_an_iterator_and_any_object_with_get_next_is_one(
     assert ours.quantize_static(digits, digits.with_name("o"), Theirs()).samples == 40
 
 
+@pytest.mark.parametrize("end", [None, {}, [], False])
+def test_a_reader_ends_at_anything_false(digits: Path, images: Path, end: Any) -> None:
+    class Ending(Reader):
+        def get_next(self) -> Any:
+            return super().get_next() or end
+
+    report = ours.quantize_static(digits, digits.with_name("out.onnx"), Ending(images))
+    assert report.samples == 40
+    assert len(list(Ending(images, 3))) == 3
+    reader = Ending(images, 3)
+    assert len(debug.collect_activations(digits, reader)["logits"]) == 3
+    assert quantize_rs.open(digits).plan(activations="int8").calibrate(Ending(images)).samples == 40
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     digits: Path, images: Path
 ) -> None:
@@ -404,14 +432,27 @@ def test_every_type_of_operator_that_theirs_knows_may_be_named(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     out = digits.with_name("o.onnx")
-    ours.quantize_dynamic(digits, out, [*IntegerOpsRegistry])
+    for name in registry.__all__:
+        assert [*getattr(registry, name)] == [*getattr(their_registry, name)]
+    ours.quantize_dynamic(digits, out, [*registry.IntegerOpsRegistry])
     assert "are not quantized" not in caplog.text
-    types = sorted({*QDQRegistry, *QLinearOpsRegistry})
+    types = sorted({*registry.QDQRegistry, *registry.QLinearOpsRegistry})
     report = ours.quantize_static(digits, out, Reader(images), op_types_to_quantize=types)
     assert all(value.quantized for value in report.weights)
     assert "ArgMax, CumSum, TopK are not quantized" in caplog.text
     with pytest.raises(OptionError, match="op_types_to_quantize names `CumSum`"):
         ours.quantize_dynamic(digits, out, ["CumSum"])
+
+
+@pytest.mark.parametrize(
+    "option", ["nodes_to_quantize", "nodes_to_exclude", "op_types_to_quantize"]
+)
+def test_names_that_are_no_text_are_refused(digits: Path, option: str) -> None:
+    out, options = digits.with_name("o.onnx"), {option: ["Conv", None]}
+    with pytest.raises(OptionError, match=f"{option} is a list with None, expected names"):
+        ours.quantize_dynamic(digits, out, **options)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="exclude is a list with 3, expected names"):
+        quantize_rs.open(digits).plan(exclude=[3])  # type: ignore[list-item]
 
 
 def test_floats_of_8_bits_need_no_target(digits: Path, images: Path) -> None:

@@ -29,7 +29,7 @@ from .text import TextSamples
 
 @runtime_checkable
 class DataReader(Protocol):
-    """ONNX Runtime's ``CalibrationDataReader``: feeds by input name, then None."""
+    """ONNX Runtime's ``CalibrationDataReader``: feeds by input name, then None or ``{}``."""
 
     def get_next(self) -> Mapping[str, npt.ArrayLike] | None:
         """Return the next feed, or None at the end."""
@@ -144,14 +144,20 @@ def items(data: Any) -> Iterator[Any]:
             rows = (Row(f"item {number}", _first(item)) for number, item in given)
             return (row.values for row in transformed(rows, data.transform))
         case DataReader():
-            return _read(data)
+            return read(data)
         case _:
             return iter(data)
 
 
-def _read(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
-    while (feed := reader.get_next()) is not None:
+def read(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
+    """Iterate over the feeds of a reader, which ends with None or an empty feed."""
+    while (feed := reader.get_next()) is not None and not is_end(feed):
         yield feed
+
+
+def is_end(feed: Any) -> bool:
+    """Return whether a reader has no more feeds; an array, whatever its values, is a feed."""
+    return not isinstance(feed, ArrayLike) and not feed
 
 
 def refuse_splits(data: Mapping[str, Any], option: str) -> None:

@@ -88,7 +88,12 @@ def names(option: str, value: Iterable[str] | None) -> list[str]:
         raise OptionError(
             f"{option} is the text {value!r}, expected a list of names", option=option
         )
-    return [] if value is None else listed(option, value, "names")
+    found = [] if value is None else listed(option, value, "names")
+    for item in found:
+        if not isinstance(item, str):
+            what = f"{option} is a list with {item!r}, expected names as text"
+            raise OptionError(what, option=option)
+    return found
 
 
 def listed(option: str, value: Iterable[_T], what: str) -> list[_T]:

@@ -15,7 +15,7 @@ name. Functions that return None in onnxruntime return a `Report` here.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
 ``shape_inference``, ``preprocess``, ``execution_providers.qnn``, ``qdq_loss_debug``,
-``matmul_nbits_quantizer`` and ``matmul_bnb4_quantizer``.
+``matmul_nbits_quantizer``, ``matmul_bnb4_quantizer`` and ``registry``.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..._flow.plan import Plan
+from ..._inputs.row_sources import read
 from ..._results.ranges import Ranges
 from ...errors import OptionError
 from ._choices import name_of
@@ -145,4 +146,4 @@ def _strided(reader: Any, stride: int) -> Iterator[Any]:
 def _ranges_of(reader: Any, starts: range, stride: int) -> Iterator[Any]:
     for start in starts:
         reader.set_range(start_index=start, end_index=start + stride)
-        yield from iter(reader.get_next, None)
+        yield from read(reader)

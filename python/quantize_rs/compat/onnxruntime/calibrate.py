@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
+from ..._inputs.row_sources import is_end
 from ..._inputs.run import Run, warn
 from ..._inputs.samples import sample_source
 from ..._options import check
@@ -42,7 +43,7 @@ class CalibrationMethod(enum.Enum):
 
 
 class CalibrationDataReader(ABC):
-    """Samples, one at a time: a dictionary of arrays by input name, and None at the end.
+    """Samples, one at a time: a dictionary of arrays by input name, and None or ``{}`` at the end.
 
     You do not need to subclass it; any object with ``get_next`` works.
     """
@@ -62,7 +63,7 @@ class CalibrationDataReader(ABC):
     def __next__(self) -> Mapping[str, Any]:
         """Return the next sample."""
         sample = self.get_next()
-        if sample is None:
+        if sample is None or is_end(sample):
             raise StopIteration
         return sample
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._inputs.files import writable
+from ..._inputs.row_sources import read
 from ...errors import CalibrationError, MissingPackageError, OptionError
 from ...kernels import dequantize_linear
 from ._onnx_package import onnx_package
@@ -128,7 +129,7 @@ def collect_activations(
     names = [output.name.removesuffix(_SAVED) for output in session.get_outputs()]
     found: Activations = {}
     count = 0
-    for sample in iter(input_reader.get_next, None):
+    for sample in read(input_reader):
         count += 1
         for name, value in zip(names, session.run(None, sample), strict=True):
             if isinstance(value, np.ndarray) and np.issubdtype(value.dtype, np.floating):

@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from ..._inputs.files import write
 from ..._transforms.infer_shapes import infer_shapes
@@ -18,6 +18,7 @@ __all__ = [
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
+    "QuantizedValueType",
     "load_model_with_shape_infer",
     "write_calibration_table",
 ]
@@ -26,8 +27,34 @@ _log = logging.getLogger("quantize_rs")
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
+_Kind = TypeVar("_Kind", bound="_Named")
 
-class QuantType(enum.Enum):
+
+class _Named(enum.Enum):
+    """An enum whose members are written and read by name, as for ``argparse``."""
+
+    def __str__(self) -> str:
+        """Return the name."""
+        return self.name
+
+    @classmethod
+    def from_string(cls: type[_Kind], name: str) -> _Kind:
+        """Return the member of a name.
+
+        Raises
+        ------
+        ValueError
+            There is no such member.
+        """
+        try:
+            return cls[name]
+        except KeyError:
+            known = ", ".join(cls.__members__)
+            what = f"{cls.__name__} has no {name!r}, expected one of {known}"
+            raise ValueError(what) from None
+
+
+class QuantType(_Named):
     """Types of weights and activations."""
 
     QInt8 = 0
@@ -40,27 +67,43 @@ class QuantType(enum.Enum):
     QINT4 = QInt4
     QFLOAT8 = QFLOAT8E4M3FN
 
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
+    @property
+    def tensor_type(self) -> int:
+        """The number of the type in ``onnx.TensorProto``."""
+        return _TENSOR_TYPES[self.name]
 
 
-class QuantFormat(enum.Enum):
+# Members of `onnx.TensorProto.DataType`; onnx need not be installed.
+_TENSOR_TYPES = {
+    "QInt8": 3,
+    "QUInt8": 2,
+    "QFLOAT8E4M3FN": 17,
+    "QInt16": 5,
+    "QUInt16": 4,
+    "QInt4": 22,
+    "QUInt4": 21,
+}
+
+
+class QuantFormat(_Named):
     """Output formats."""
 
     QOperator = 0
     QDQ = 1
 
-    def __str__(self) -> str:
-        """Return the name."""
-        return self.name
 
-
-class QuantizationMode(enum.Enum):
+class QuantizationMode(_Named):
     """How integer operators are written; see `QuantFormat`."""
 
     IntegerOps = 0
     QLinearOps = 1
+
+
+class QuantizedValueType(_Named):
+    """Whether a value is computed or constant."""
+
+    Input = 0
+    Initializer = 1
 
 
 def load_model_with_shape_infer(model_path: StrPath) -> Any:
