@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -194,8 +193,77 @@ def test_wrong_scales_of_a_cache_are_found() -> None:
     assert "its attributes differ" in str(found)
 
 
-def test_the_report_says_what_was_compared(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
-        report = quantized(**W4, kv_cache="int4")
+def outputs_of(model: bytes, sample: dict[str, Any]) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    return dict(zip(names, session.run(None, sample), strict=True))
+
+
+def continued(sample: dict[str, Any]) -> dict[str, Any]:
+    """Return the next step of a prompt, with its cache as the past."""
+    made = outputs_of(MODEL, sample)
+    names = [name for name in sample if name.startswith("past")]
+    past = {name: made[name.replace("past_key_values", "present")] for name in names}
+    length = sample["input_ids"].shape[1]
+    mask = np.ones((1, length + 1), np.int64)
+    return {"input_ids": sample["input_ids"][:, :1], "attention_mask": mask, **past}
+
+
+def with_integers(model: bytes, sample: dict[str, Any]) -> dict[str, Any]:
+    """Quantize the past of a sample as the operator does."""
+    graph = onnx.load_from_string(model).graph
+    tensors = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    found = dict(sample)
+    for node in graph.node:
+        bits = {item.name: item.i for item in node.attribute}.get("kv_cache_bit_width")
+        if bits is None:
+            continue
+        for past, scale in ((3, 12), (4, 13)):
+            name = node.input[past]
+            limit = 2 ** (bits - 1)
+            scales = tensors[node.input[scale]].astype(np.float32)
+            numbers = np.clip(np.round(sample[name] / scales), -limit, limit - 1)
+            if bits == 4:
+                shifted = (numbers + 8).astype(np.uint8)
+                found[name] = shifted[..., ::2] | shifted[..., 1::2] << 4
+            else:
+                found[name] = numbers.astype(np.int8)
+    return found
+
+
+@pytest.mark.parametrize("float_type", [None, "float16"])
+@pytest.mark.parametrize(("kv_cache", "least"), [("int8", 30), ("int4", 10)])
+def test_the_error_is_that_of_the_quantized_cache(
+    kv_cache: str, least: float, float_type: str | None
+) -> None:
+    steps = [continued(sample) for sample in SAMPLES]
+    given: dict[str, Any] = {"float_type": float_type} if float_type else {}
+    report = quantized(**given, kv_cache=kv_cache, calibration_data=SAMPLES + steps)
+    model = model_of(report)
+    compared = quantize_rs.compare(MODEL, model, steps)
+    wanted = [outputs_of(MODEL, step) for step in steps]
+    found = [outputs_of(model, with_integers(model, step)) for step in steps]
+    error = sum(
+        np.sum((a["logits"] - b["logits"]) ** 2) for a, b in zip(wanted, found, strict=True)
+    )
+    sqnr = 10 * np.log10(sum(np.sum(a["logits"] ** 2) for a in wanted) / error)
+    rows = {row.name: row.sqnr_db for row in compared.outputs}
+    assert rows["logits"] == pytest.approx(sqnr, abs=0.3)
+    assert {row.name for row in compared.outputs} == set(wanted[0])
+    assert report.output_check is not None
+    assert report.output_check.sqnr_db is not None
+    assert least < report.output_check.sqnr_db < (40 if kv_cache == "int8" else 20)
+    assert quantize_rs.layer_errors(MODEL, model, steps).values
+
+
+def test_a_quantized_cache_counts_for_the_criterion() -> None:
+    with pytest.raises(quantize_rs.errors.AccuracyCriteriaError, match="kv_cache is int4"):
+        quantized(kv_cache="int4", min_sqnr=25)
+    report = quantized(kv_cache="int8", min_sqnr=25)
+    assert report.accuracy_control is not None
+    assert (report.accuracy_control.sqnr_db or 0) >= 25
+
+
+def test_the_report_says_which_caches_are_quantized() -> None:
+    report = quantized(**W4, kv_cache="int4")
     assert any("3 GroupQueryAttention nodes are int4" in note for note in report.notes)
-    assert any("compared with a float cache" in note for note in report.notes)

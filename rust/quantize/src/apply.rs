@@ -43,8 +43,6 @@ pub struct Quantized {
     is_smoothed: bool,
     /// The weights that are stored in float, too, because operators need them in float.
     stored_twice: Vec<String>,
-    /// The model with a float cache of keys and values, if the cache is quantized.
-    with_float_cache: Option<Model>,
 }
 
 /// A model with its final plan and ranges.
@@ -205,13 +203,7 @@ impl Plan {
         report.bytes_after = quantized.byte_len();
         let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);
         let stored_twice = twice.map(|(value, _)| value.name.clone()).collect();
-        Ok(Quantized {
-            model: quantized,
-            report,
-            is_smoothed: false,
-            stored_twice,
-            with_float_cache: None,
-        })
+        Ok(Quantized { model: quantized, report, is_smoothed: false, stored_twice })
     }
 }
 
@@ -219,11 +211,6 @@ impl Quantized {
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
-    }
-
-    /// The model to compare with the float model: inputs and outputs have the same types.
-    pub(crate) fn comparable(&self) -> &Model {
-        self.with_float_cache.as_ref().unwrap_or(&self.model)
     }
 
     pub(crate) fn is_smoothed(&self) -> bool {

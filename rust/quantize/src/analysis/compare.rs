@@ -23,6 +23,7 @@ use crate::error::while_unchanged;
 use crate::graph::{Graph, InputSpec};
 use crate::report::accuracy::part;
 use crate::report::{Accuracy, Assessment, IntegerOutputRow, Origin, OutputRow, Speed, worst_sqnr};
+use crate::rewrite::with_float_caches;
 use crate::{CalibrationError, QuantizeError};
 
 /// What to compare in addition to the outputs.
@@ -76,6 +77,7 @@ pub struct Comparison {
 /// operators.
 ///
 /// Positions that an input called `attention_mask` marks as padding do not count in the errors.
+/// Quantized caches of keys and values take the floats of the samples, and give floats.
 ///
 /// The results do not depend on the number of threads. They depend on the order of the samples only
 /// in the last digits. Memory does not grow with the number of samples.
@@ -95,9 +97,10 @@ pub fn compare(
         same_inputs(original, quantized)?;
         let (observed, mut not_compared) = outputs(original, quantized)?;
         let scored = scored(original, &observed, options)?;
-        let cast = CastOutputs::of(original, quantized, &mut not_compared)?;
+        let floats = with_float_caches(quantized, original)?;
+        let cast = CastOutputs::of(original, &floats, &mut not_compared)?;
         let (run, second) =
-            cast.as_ref().map_or((original, quantized), |cast| (&cast.original, &cast.quantized));
+            cast.as_ref().map_or((original, &*floats), |cast| (&cast.original, &cast.quantized));
         let integers = cast.as_ref().map_or(&[][..], |cast| &cast.outputs);
         let shown: Vec<String> =
             observed.iter().chain(integers.iter().map(|(_, float)| float)).cloned().collect();
@@ -131,7 +134,7 @@ pub fn compare(
             Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,
             None => None,
         };
-        let kernels = engine.kernels(quantized, &first)?.map(Kernels::of);
+        let kernels = engine.kernels(&floats, &first)?.map(Kernels::of);
         let mut integer_outputs = Vec::new();
         for ((name, _), equal) in integers.iter().zip(equal) {
             match equal.row(name) {

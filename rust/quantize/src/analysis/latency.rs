@@ -7,6 +7,7 @@ use quantize_rs_onnx::Model;
 use crate::calibrate::engine::{Engine, Sample, TimedSession};
 use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
 use crate::report::{Latencies, Latency, Speed};
+use crate::rewrite::with_integer_caches;
 use crate::{CalibrationError, Config, QuantizeError};
 
 /// How latency is measured.
@@ -86,11 +87,23 @@ pub fn latency(
     options: &LatencyOptions,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Latencies>, QuantizeError> {
-    while_unchanged(models, || {
+    let pairs: Vec<(&Model, &Sample)> = models.iter().map(|model| (*model, sample)).collect();
+    of_pairs(engine, &pairs, options, go_on)
+}
+
+/// As [`latency`], for models that have a sample each.
+fn of_pairs(
+    engine: &dyn Engine,
+    pairs: &[(&Model, &Sample)],
+    options: &LatencyOptions,
+    go_on: &mut dyn FnMut() -> bool,
+) -> Result<Option<Latencies>, QuantizeError> {
+    let models: Vec<&Model> = pairs.iter().map(|(model, _)| *model).collect();
+    while_unchanged(&models, || {
         options.check()?;
         let mut timed = Vec::new();
         let (mut name, mut threads) = (engine.name(), options.threads);
-        for model in models {
+        for (model, sample) in pairs {
             let Some(ready) = engine.timed(model, sample, options.threads)? else {
                 return Ok(None);
             };
@@ -123,7 +136,8 @@ pub fn latency(
     })
 }
 
-/// Measures both models on a sample; `None` for an engine that does not measure latency.
+/// Measures the original and the quantized model on a sample; `None` for an engine that does not
+/// measure latency.
 ///
 /// # Errors
 /// An engine that cannot run one of the models, or a cancelled run.
@@ -134,7 +148,10 @@ pub(crate) fn speed(
     options: &LatencyOptions,
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Speed>, QuantizeError> {
-    let found = latency(engine, &models, sample, options, go_on)?;
+    let [original, quantized] = models;
+    let integers = with_integer_caches(sample, quantized)?;
+    let pairs = [(original, sample), (quantized, &*integers)];
+    let found = of_pairs(engine, &pairs, options, go_on)?;
     Ok(found.as_ref().and_then(Speed::of))
 }
 

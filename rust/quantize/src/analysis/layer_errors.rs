@@ -18,6 +18,7 @@ use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
+use crate::rewrite::with_float_caches;
 use crate::transform;
 use crate::transform::{Extract, HALVES, extract};
 use crate::{CalibrationError, QuantizeError};
@@ -83,6 +84,7 @@ pub fn layer_errors(
     while_unchanged(&[original, quantized], || {
         let Control { threads, progress } = control;
         same_inputs(original, quantized)?;
+        let quantized = &with_float_caches(quantized, original)?;
         // 16-bit floats are compared as the float32 values that replace them.
         let (original, quantized) =
             (&transform::widened(original)?, &transform::widened(quantized)?);

@@ -44,9 +44,6 @@ impl Quantized {
             let (model, notes) = narrowed(&self.model, half, found)?;
             self.report.notes.extend(notes);
             self.model = model;
-            if let Some(model) = &self.with_float_cache {
-                self.with_float_cache = Some(narrowed(model, half, found)?.0);
-            }
         }
         if self.report.config.onnxruntime_names {
             let names = all_names(original.graph());
@@ -77,17 +74,16 @@ impl Quantized {
             );
             return Err(QuantizeError::option("kv_cache", what));
         }
-        self.report.notes.push(format!(
-            "the caches of {count} GroupQueryAttention nodes are {kind}; outputs are compared with \
-             a float cache"
-        ));
+        self.report
+            .notes
+            .push(format!("the caches of {count} GroupQueryAttention nodes are {kind}"));
         if left > 0 {
             self.report.warnings.push(format!(
                 "the caches of {left} GroupQueryAttention nodes stay float: their heads have an \
                  odd number of channels, or the ranges do not have them"
             ));
         }
-        self.with_float_cache = Some(std::mem::replace(&mut self.model, model));
+        self.model = model;
         Ok(())
     }
 

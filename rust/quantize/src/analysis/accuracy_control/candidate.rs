@@ -116,9 +116,9 @@ impl<'a> CandidateEvaluator<'a> {
         };
         let (model, engine, given) =
             (self.model, self.engine, &mut SliceSamples(self.samples.iter()));
-        let found = self.stages.next(|control| {
-            compare(model, quantized.comparable(), engine, given, &options, control)
-        })?;
+        let found = self
+            .stages
+            .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*bar });
         let attempt = Candidate {
             float_layers: names(&reverted.float),

@@ -17,8 +17,8 @@ use crate::error::{QuantizeErrorKind, while_unchanged};
 use crate::plan::not_quantized;
 use crate::report::Evaluation;
 use crate::{
-    AccuracyCriteria, Config, LatencyOptions, MetricHandle, PreprocessedModel, QuantizeError,
-    Ranges,
+    AccuracyCriteria, Config, KvCacheType, LatencyOptions, MetricHandle, PreprocessedModel,
+    QuantizeError, Ranges,
 };
 use candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
 
@@ -182,8 +182,13 @@ fn advice(config: &Config) -> &'static str {
 fn missed(tried: &EvaluatedCandidate, options: &AccuracyControl, why: &str) -> QuantizeError {
     let attempt = &tried.attempt;
     let (bar, measured, expected) = attempt.first_missed(&options.bar);
+    let cache = match tried.quantized.report().config.kv_cache {
+        Some(KvCacheType::Int4) => "; kv_cache is int4, whose error counts too: try int8",
+        Some(KvCacheType::Int8) => "; kv_cache is int8, whose error counts too: omit it",
+        None => "",
+    };
     let what = format!(
-        "below the accuracy criterion: {} ({}); {why}. Nothing was written",
+        "below the accuracy criterion: {} ({}); {why}{cache}. Nothing was written",
         tried.misses.join("; "),
         on(tried)
     );
@@ -207,7 +212,7 @@ impl CandidateEvaluator<'_> {
         let (options, quantized) = (self.options.latency, &chosen.quantized);
         let found = self.stages.next(|control| {
             let mut go_on = || (control.progress)(Progress::of(0, None));
-            speed(engine, [model, quantized.comparable()], first, &options, &mut go_on)
+            speed(engine, [model, quantized.model()], first, &options, &mut go_on)
         })?;
         let below = |measured, expected, what: String| {
             let bar = "require_faster".to_owned();

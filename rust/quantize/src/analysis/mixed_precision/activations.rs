@@ -190,7 +190,7 @@ impl ActivationSolver<'_, '_> {
     ) -> Result<Measured, QuantizeError> {
         let given = &mut SliceSamples(samples.iter());
         let options = CompareOptions { metric: self.metric.cloned(), ..CompareOptions::default() };
-        let (model, made, engine) = (self.model, made.comparable(), self.engine);
+        let (model, made, engine) = (self.model, made.model(), self.engine);
         let found =
             self.stages.next(|control| compare(model, made, engine, given, &options, control))?;
         let (outputs, accuracy, engine) = (found.outputs, found.accuracy, Some(found.engine));

@@ -176,7 +176,7 @@ impl Check<'_> {
         let control = Control { threads: self.threads, progress: &mut *self.progress };
         let options = CompareOptions::default();
         let found =
-            compare(float, quantized.comparable(), self.engine, &mut samples, &options, control)?;
+            compare(float, quantized.model(), self.engine, &mut samples, &options, control)?;
         Ok(OutputCheck {
             inputs: self.given.inputs,
             samples: found.samples,

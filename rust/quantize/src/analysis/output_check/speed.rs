@@ -47,7 +47,7 @@ impl Check<'_> {
         let converted = self.converted(quantized)?;
         let float = converted.as_ref().unwrap_or(self.model);
         let mut go_on = || (self.progress)(Progress::of(0, None));
-        let models = [float, quantized.comparable()];
+        let models = [float, quantized.model()];
         match speed(self.engine, models, sample, &QUICK, &mut go_on) {
             Ok(found) => Ok(found.filter(Speed::is_reliable)),
             Err(error) if is_cancelled(&error) => Err(error),
