@@ -268,3 +268,51 @@ def test_an_input_without_elements_has_no_units() -> None:
     )
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 0
     assert quantize_rs.quantize(model.SerializeToString(), None).output_check is not None
+
+
+def attention(mask_length: str | int, tokens: str | int) -> bytes:
+    """One layer of attention over the keys of a cache and those of the tokens."""
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["x"]),
+        helper.make_node("MatMul", ["x", "w"], ["k"]),
+        helper.make_node("Unsqueeze", ["k", "one"], ["k4"]),
+        helper.make_node("Concat", ["past_key_values.0.key", "k4"], ["present.0.key"], axis=2),
+        helper.make_node("Transpose", ["present.0.key"], ["turned"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["k4", "turned"], ["product"]),
+        helper.make_node("Cast", ["attention_mask"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["floats", "two"], ["mask"]),
+        helper.make_node("Add", ["product", "mask"], ["scores"]),
+    ]
+    past = ["batch", 1, "past_sequence_length", 8]
+    inputs = [
+        helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", tokens]),
+        helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", mask_length]),
+        helper.make_tensor_value_info("past_key_values.0.key", TensorProto.FLOAT, past),
+    ]
+    outputs = [helper.make_tensor_value_info("scores", TensorProto.FLOAT, None)]
+    arrays = {"table": normal(40, 8), "w": normal(8, 8)}
+    constants = [numpy_helper.from_array(a.astype(np.float32), name) for name, a in arrays.items()]
+    constants.append(numpy_helper.from_array(np.array([1]), "one"))
+    constants.append(numpy_helper.from_array(np.array([1, 2]), "two"))
+    graph = helper.make_graph(nodes, "g", inputs, outputs, constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize("tokens", [1, "sequence_length"])
+@pytest.mark.parametrize(
+    "mask_length",
+    [
+        "past_sequence_length + sequence_length",
+        "past_sequence_length + 1",
+        "total_sequence_length",
+    ],
+)
+def test_synthetic_masks_cover_the_past_and_the_tokens(mask_length: str, tokens: str | int) -> None:
+    if tokens == 1:
+        mask_length = mask_length.replace("+ sequence_length", "+ 1")
+    check = quantize_rs.quantize(attention(mask_length, tokens), None).output_check
+    assert check is not None
+    assert check.failure is None
+    assert check.sqnr_db is not None
+    assert check.sqnr_db > 30

@@ -62,7 +62,8 @@ pub fn for_check(
 /// mean and scale, otherwise standard normal ones. Integers that a `Gather` looks up in a
 /// constant table are rows of that table; masks are 1; other integers and booleans are 0 or 1. Of
 /// the dynamic dimensions the first is 1, those of the sides of images are 64, that of a signal is
-/// 512, and others 16; a dimension has the same length wherever it has the same name.
+/// 512, and others 16; a dimension has the same length wherever it has the same name, and
+/// `a + b` is the sum of two named lengths.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
 /// little about its accuracy on real inputs.
@@ -76,9 +77,9 @@ pub fn synthetic(model: &Model, count: usize) -> Result<Vec<Sample>, Calibration
     if specs.is_empty() {
         return Err(mismatch("the model has no input to feed"));
     }
-    let mut lengths = Lengths::default();
+    let lengths = Lengths::of(&graph, &specs);
     let inputs: Vec<Made> =
-        specs.iter().map(|spec| Made::of(&graph, spec, &mut lengths)).collect::<Result<_, _>>()?;
+        specs.iter().map(|spec| Made::of(&graph, spec, &lengths)).collect::<Result<_, _>>()?;
     let mut bits = SplitMix64::new(0);
     (0..count)
         .map(|_| {
@@ -109,7 +110,7 @@ impl Made {
     fn of(
         graph: &Graph<'_>,
         spec: &InputSpec,
-        lengths: &mut Lengths,
+        lengths: &Lengths,
     ) -> Result<Made, CalibrationError> {
         let name = &spec.name;
         let lacks = |what: &str| {
@@ -123,7 +124,8 @@ impl Made {
             .enumerate()
             .map(|(axis, length)| {
                 let of = names.get(axis).and_then(Option::as_deref);
-                length.unwrap_or_else(|| lengths.of(of, likely(declared, axis, dtype)))
+                let known = length.or_else(|| lengths.0.get(of?).copied());
+                known.unwrap_or_else(|| likely(declared, axis, dtype))
             })
             .collect();
         if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
@@ -155,17 +157,64 @@ impl Made {
 }
 
 /// The lengths of the dynamic dimensions that have names.
-#[derive(Default)]
 struct Lengths(HashMap<String, usize>);
 
 impl Lengths {
-    /// The length that this name has already, or else this one.
-    fn of(&mut self, name: Option<&str>, length: usize) -> usize {
-        match name {
-            Some(name) => *self.0.entry(name.to_owned()).or_insert(length),
-            None => length,
+    /// A name has the length that its first place suggests, or the sum of others if it says so.
+    fn of(graph: &Graph<'_>, specs: &[InputSpec]) -> Lengths {
+        let (mut lengths, mut sums) = (HashMap::new(), Vec::new());
+        for spec in specs {
+            let (Some(declared), Some(dtype)) = (&spec.shape, spec.dtype) else { continue };
+            for (axis, name) in dimension_names(graph, &spec.name).into_iter().enumerate() {
+                let Some(name) = name.filter(|_| declared.get(axis) == Some(&None)) else {
+                    continue;
+                };
+                let length = likely(declared, axis, dtype);
+                if is_sum(&name) {
+                    sums.push((name, length));
+                } else {
+                    // The past of a cache has the four axes of an image.
+                    let is_past = axis > 0 && name.contains(PAST);
+                    lengths.entry(name).or_insert(if is_past { LENGTH } else { length });
+                }
+            }
         }
+        for (sum, length) in sums {
+            let length = summed(&sum, &lengths).unwrap_or(length);
+            lengths.entry(sum).or_insert(length);
+        }
+        Lengths(lengths)
     }
+}
+
+/// What the names of lengths of decoders contain: the keys that a cache holds already, the tokens
+/// of the call, and both together.
+const PAST: &str = "past";
+const TOKENS: &str = "sequence";
+const TOTAL: &str = "total";
+
+/// Whether a dimension is named after a sum, such as `past_sequence_length + sequence_length`.
+fn is_sum(name: &str) -> bool {
+    name.contains('+') || name.contains(TOTAL)
+}
+
+/// The length of a dimension that is named after a sum; `None` if a part is unknown.
+fn summed(name: &str, lengths: &HashMap<String, usize>) -> Option<usize> {
+    let is_tokens = |name: &&String| {
+        name.contains(TOKENS) && !name.contains(PAST) && !is_sum(name) && !name.contains("encoder")
+    };
+    let tokens = lengths.keys().filter(is_tokens).min().map(|name| lengths[name]);
+    if name.contains(TOTAL) {
+        let past = lengths.keys().filter(|name| name.contains(PAST) && !is_sum(name)).min()?;
+        return Some(lengths[past] + tokens.unwrap_or(1));
+    }
+    let part = |part: &str| match part.parse::<usize>() {
+        // Exporters write `past_sequence_length + 1` even where several tokens may be given.
+        Ok(1) if name.contains(PAST) => Some(tokens.unwrap_or(1)),
+        Ok(number) => Some(number),
+        Err(_) => lengths.get(part).copied(),
+    };
+    name.split('+').map(|text| part(text.trim())).sum()
 }
 
 /// The names of the dimensions of an input.
