@@ -8,6 +8,7 @@ use pyo3::types::PyBytes;
 use quantize_rs::{Comparison, LayerErrors, Page, QuantizeError, Report, Sensitivity};
 
 use crate::gil;
+use crate::model::Model;
 use crate::outcome::{Document, Outcome};
 
 /// A quantized model and its report.
@@ -56,6 +57,14 @@ impl Quantized {
         let (made, to) = (self.made.clone(), path.clone());
         let report = gil::saving(py, &path, move || made.save_within(to, limit))?;
         Ok(self.timed(report))
+    }
+
+    /// The same report with another model.
+    fn with_model(&self, model: &Model) -> Quantized {
+        Quantized {
+            made: self.made.with_model((*model.model).clone()),
+            calibrated: self.calibrated,
+        }
     }
 
     /// The model as the bytes of one file.

@@ -213,6 +213,12 @@ impl Quantized {
         &self.model
     }
 
+    /// The same report with another model, for a model that was edited.
+    #[must_use]
+    pub fn with_model(&self, model: Model) -> Quantized {
+        Quantized { model, ..self.clone() }
+    }
+
     pub(crate) fn is_smoothed(&self) -> bool {
         self.is_smoothed
     }

@@ -9,6 +9,7 @@ from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
 from ._choices import names_of, nodes_of, rename_plan_errors
 from ._command import model_parser, quantize_weights
+from ._saved_model import SavedModel
 from .matmul_nbits_quantizer import WeightQuantizer
 
 __all__ = ["MatMulBnb4Quantizer"]
@@ -80,7 +81,7 @@ class MatMulBnb4Quantizer(WeightQuantizer):
 
     def process(self) -> None:
         """Quantize the weights."""
-        self._done = self._plan.apply()
+        self._saved = SavedModel(self._plan.apply())
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import logging
-import os
 from argparse import Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from ..._flow.model import open as open_model
-from ..._flow.plan import Quantized
 from ..._inputs.model_source import ModelSource
 from ..._options import check
-from ..._results.report import Report
 from ...errors import OptionError
 from ._choices import name_of, names_of, nodes_of, op_types_in, rename_plan_errors
 from ._command import model_parser, quantize_weights, truth
-from ._onnx_package import onnx_package
+from ._saved_model import SavedModel
 from .quant_utils import QuantFormat
 
 __all__ = [
@@ -121,7 +117,7 @@ class KQuantWeightOnlyQuantConfig:
 class WeightQuantizer:
     """What the quantizers of weights share: the model after `process`."""
 
-    _done: Quantized | None = None
+    _saved: SavedModel | None = None
 
     @property
     def model(self) -> SavedModel:
@@ -132,9 +128,9 @@ class WeightQuantizer:
         OptionError
             `process` was not called yet.
         """
-        if self._done is None:
+        if self._saved is None:
             raise OptionError("model is only available after process()", option="model")
-        return SavedModel(self._done)
+        return self._saved
 
 
 class MatMulNBitsQuantizer(WeightQuantizer):
@@ -249,7 +245,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         """Quantize the weights."""
         samples = self._samples
         ranges = None if samples is None else self._plan.calibrate(samples, method="minmax")
-        self._done = self._plan.apply(ranges)
+        self._saved = SavedModel(self._plan.apply(ranges))
 
 
 def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
@@ -293,40 +289,6 @@ def _check_axes(axes: Any) -> None:
         if _AXES.get(op_type) != axis:
             what = f"quant_axes has {op_type}: {axis}, expected one of {_AXES}"
             raise OptionError(what, option="quant_axes")
-
-
-class SavedModel:
-    """The quantized model of `MatMulNBitsQuantizer`."""
-
-    def __init__(self, done: Quantized) -> None:
-        """Wrap the quantized model."""
-        self._done = done
-
-    @cached_property
-    def model(self) -> Any:
-        """The ``onnx.ModelProto``.
-
-        Raises
-        ------
-        MissingPackageError
-            The package onnx is not installed.
-        UnsupportedModelError
-            The model has 2 GiB or more.
-        """
-        onnx = onnx_package("model as an onnx.ModelProto")
-        return onnx.load_from_string(self._done.to_bytes())
-
-    def save_model_to_file(
-        self, output_path: str | os.PathLike[str], use_external_data_format: bool = False
-    ) -> Report:
-        """Write the model; weights as external data if that is asked for, or from 2 GiB on.
-
-        Raises
-        ------
-        OSError
-            The file cannot be written.
-        """
-        return self._done.save(output_path, external_data=use_external_data_format)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
