@@ -463,17 +463,16 @@ def test_configurations_of_either_tool_are_the_call(
     assert one.read_bytes() == other.read_bytes()
     config = ours.RTNWeightOnlyQuantConfig(op_types_to_quantize=["Gemm"])
     ours.quantize(digits, one, config)
-    quantize_rs.quantize(
-        digits,
-        other,
-        4,
+    plan = quantize_rs.open(digits).plan(
+        "int4",
         block_size=128,
         op_types=["Gemm"],
         output_format="matmul_nbits",
         weight_method="minmax",
         onnxruntime_names=True,
     )
-    assert one.read_bytes() == other.read_bytes()
+    plan.apply().save(other, external_data=True)
+    assert onnx.load(one) == onnx.load(other)
 
 
 def test_distribution_is_the_method_of_float8(

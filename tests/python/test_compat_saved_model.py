@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime.quantization.matmul_nbits_quantizer as their_quantizers
 import oracle
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime.quantization import quantize as their_quantize
 
 from quantize_rs.compat import onnxruntime as ours
 
@@ -91,3 +93,27 @@ def test_nodes_in_a_cycle_are_refused(digits: Path) -> None:
     model.add_node(helper.make_node("Relu", ["round"], ["round"], name="loop"))
     with pytest.raises(ValueError, match="'loop' is in a cycle"):
         model.topological_sort()
+
+
+def test_a_configuration_of_weights_writes_external_data(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).normal(size=(512, 512)).astype(np.float32)
+    model = helper.make_model(
+        helper.make_graph(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            "g",
+            [helper.make_tensor_value_info("x", 1, ["n", 512])],
+            [helper.make_tensor_value_info("y", 1, ["n", 512])],
+            [numpy_helper.from_array(weight, "w")],
+        ),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    names = []
+    for quantize, module in ((ours.quantize, ours), (their_quantize, their_quantizers)):
+        folder = tmp_path / module.__name__
+        folder.mkdir()
+        config = module.DefaultWeightOnlyQuantConfig(block_size=32)
+        quantize(model, folder / "o.onnx", config)
+        names.append(sorted(path.name for path in folder.iterdir()))
+        assert onnx.load(folder / "o.onnx").graph.node[0].op_type == "MatMulNBits"
+    assert names[0] == names[1] == ["o.onnx", "o.onnx.data"]

@@ -327,7 +327,8 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
     Parameters
     ----------
     model_input, model_output
-        The model, which is not changed, and the file to write.
+        The model, which is not changed, and the file to write. With an ``algo_config`` the weights
+        are written to ``<name>.data`` beside it.
     quant_config
         A `StaticQuantConfig`, a `DynamicQuantConfig`, or an ``algo_config`` of
         `MatMulNBitsQuantizer`, of this package or of onnxruntime.
@@ -351,7 +352,7 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
     if hasattr(quant_config, "algorithm"):
         quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
         quantizer.process()
-        return quantizer.model.save_model_to_file(model_output)
+        return quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
     if hasattr(quant_config, "calibration_data_reader"):
         given = arguments(quant_config, StaticQuantConfig)
         return quantize_static(model_input, model_output, **given)
