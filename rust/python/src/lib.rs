@@ -61,7 +61,7 @@ mod _core {
     #[pymodule_export]
     use super::optimized::Optimized;
     #[pymodule_export]
-    use super::option_dict::option_table;
+    use super::option_dict::{op_types, option_table};
     #[pymodule_export]
     use super::outcome::Outcome;
     #[pymodule_export]

@@ -102,6 +102,12 @@ impl Model {
         names
     }
 
+    /// The name and the operator of each node of the main graph.
+    fn nodes(&self) -> Vec<(String, String)> {
+        let nodes = self.model.graph().node.iter();
+        nodes.map(|node| (node.name.clone(), node.op_type.clone())).collect()
+    }
+
     /// Whether a `Gather` looks rows of floats up in a constant, in subgraphs too.
     fn has_tables(&self) -> bool {
         has_tables(self.model.graph(), &mut Vec::new())

@@ -137,6 +137,12 @@ fn number(value: &Bound<'_, PyAny>) -> Option<Value> {
     whole().or_else(|| Number::from_f64(real()?).map(Value::Number))
 }
 
+/// The operator types that `op_types` may name, and those of ONNX.
+#[pyfunction]
+pub(crate) fn op_types() -> (Vec<&'static str>, Vec<&'static str>) {
+    (quantize_rs::quantizable_op_types().collect(), quantize_rs::onnx_op_types().collect())
+}
+
 /// The table of all options as JSON: an array of objects, one for each option.
 #[pyfunction]
 pub(crate) fn option_table() -> String {

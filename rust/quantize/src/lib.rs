@@ -104,7 +104,7 @@ pub use options::{
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,
-    QuantizeReason, Role, Source, ValuePlan,
+    QuantizeReason, Role, Source, ValuePlan, quantizable_op_types,
 };
 pub use quantize_rs_math::{
     Granularity, Metrics, Params, QSpec, QType, Range, Scales, WeightMethod,
@@ -126,7 +126,7 @@ pub use report::{
 pub use transform::half_precision::{KeptNode, KeptReason};
 pub use transform::{
     Extract, OpsetConversion, Optimization, Optimized, Prune, PrunedWeight, Pruning, Step,
-    convert_opset, extract, optimize, prune,
+    convert_opset, extract, onnx_op_types, optimize, prune,
 };
 pub use util::chrome_trace::ChromeTrace;
 pub use util::text;

@@ -8,17 +8,20 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ... import _core
 from ..._flow.model import Model
 from ..._options import check
 from ...errors import OptionError
 
 __all__ = [
+    "CONVERSIONS",
     "TYPES",
     "name_of",
     "names_of",
     "nodes_of",
     "op_types_in",
     "op_types_of",
+    "quantizable_types",
     "rename_plan_errors",
     "tensors_of",
     "type_of",
@@ -51,18 +54,42 @@ def type_of(option: str, value: Any) -> str:
     return TYPES[name_of(option, value, TYPES)]
 
 
-# Operators that onnxruntime quantizes and this package does not.
-_KEPT = {"ArgMax", "CumSum", "TopK"}
+# Operators that convert values; a list of all types does not have to name them.
+CONVERSIONS = {"Cast", "DequantizeLinear", "QuantizeLinear"}
 
 
-def op_types_of(value: Iterable[str] | None) -> list[str] | None:
-    """Return operator types, without those that are not quantized here."""
+def quantizable_types(value: Iterable[str] | None, model: Model, *, warn: bool = True) -> list[str]:
+    """Return operator types, without those of the model or of ONNX that are never quantized.
+
+    If none is left, all are returned, for the error of the plan.
+    """
+    types = list(dict.fromkeys(check.names("op_types_to_quantize", value)))
+    quantizable, of_onnx = _core.op_types()
+    never = op_types_in(model).union(of_onnx).difference(quantizable)
+    left = [name for name in types if name not in never]
+    if len(left) in (0, len(types)):
+        return types
+    if warn:
+        kept = ", ".join(name for name in types if name in never)
+        _log.warning("op_types_to_quantize: %s are not quantized", kept)
+    return left
+
+
+def op_types_of(
+    value: Iterable[str] | None, model: Model, excluded: Collection[str], *, warn: bool
+) -> list[str] | None:
+    """Return the operator types to quantize; None if they are those of all nodes.
+
+    Nodes that are excluded by name do not count.
+    """
     types = check.names("op_types_to_quantize", value)
-    kept = [name for name in types if name in _KEPT]
-    if not kept or len(kept) == len(types):
-        return types or None
-    _log.warning("op_types_to_quantize: %s are not quantized", ", ".join(kept))
-    return [name for name in types if name not in _KEPT]
+    left = quantizable_types(types, model, warn=warn)
+    nodes = model._model.nodes()
+    there = {op_type for name, op_type in nodes if not name or name not in excluded} - CONVERSIONS
+    known = op_types_in(model).union(*_core.op_types())
+    if there and there <= set(types) <= known:
+        return None
+    return left or None
 
 
 def names_of(model: Model) -> set[str]:

@@ -12,7 +12,14 @@ from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ..._options import check
 from ...errors import OptionError
-from ._choices import name_of, names_of, nodes_of, op_types_in, rename_plan_errors
+from ._choices import (
+    name_of,
+    names_of,
+    nodes_of,
+    op_types_in,
+    quantizable_types,
+    rename_plan_errors,
+)
 from ._command import model_parser, quantize_weights, truth
 from ._saved_model import SavedModel
 from .quant_utils import QuantFormat
@@ -217,7 +224,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         known = names_of(opened)
         met = nodes_of("customized_weight_config", layer_bits, known)
         layer_bits = {name: layer_bits[name] for name in met}
-        types: list[str] | None = check.names("op_types_to_quantize", op_types_to_quantize)
+        types: list[str] | None = quantizable_types(op_types_to_quantize, opened)
         types = types or ["MatMul", "Gemm"]
         include = nodes_of("nodes_to_include", nodes_to_include, known)
         if include:

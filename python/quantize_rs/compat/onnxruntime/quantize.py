@@ -80,7 +80,8 @@ def _plan_options(
     """Return the options of `Model.plan`; those in `extra` take precedence."""
     weights = type_of("weight_type", weight_type)
     known = names_of(model)
-    include, exclude = nodes
+    include = nodes[0]
+    exclude = nodes_of("nodes_to_exclude", nodes[1], known)
     included = nodes_of("nodes_to_quantize", include, known)
     if include and not included:
         what = "none of nodes_to_quantize is in the model: nothing would be quantized"
@@ -97,8 +98,9 @@ def _plan_options(
         # The target qnn takes only weights with zero point 0.
         "symmetric": None if extra.get("target") == "qnn" else not weights.startswith("uint"),
         "target": "x86-avx2" if reduce_range else None,
-        "op_types": op_types_of(op_types),
-        "exclude": nodes_of("nodes_to_exclude", exclude, known),
+        # The target qnn quantizes the values around all operators.
+        "op_types": op_types_of(op_types, model, exclude, warn=extra.get("target") != "qnn"),
+        "exclude": exclude,
         "include": included or None,
         "overrides": [] if subgraphs else without_subgraphs(model),
         # onnxruntime writes a result of any size.

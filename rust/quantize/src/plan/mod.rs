@@ -51,6 +51,7 @@ pub(crate) use formats::MICROSOFT;
 pub(crate) use ort_int8_workarounds::writes_type;
 pub use preprocess::PreprocessedModel;
 pub use qconfig::{QConfig, QConfigDict};
+pub use selectable::quantizable_op_types;
 pub(crate) use weights::reserved;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -196,10 +196,19 @@ fn known<'m>(
 /// Operators that stand for the nodes of their subgraphs.
 const WITH_BODIES: [&str; 3] = ["If", "Loop", "Scan"];
 
+/// The operator types that [`Config::op_types`] may name.
+///
+/// ```
+/// assert!(quantize_rs::quantizable_op_types().any(|op_type| op_type == "Conv"));
+/// ```
+pub fn quantizable_op_types() -> impl Iterator<Item = &'static str> {
+    ops::op_types().chain(WITH_BODIES)
+}
+
 /// Rejects operators without a rule.
 pub(super) fn known_op_types(op_types: &[String]) -> Result<HashSet<String>, QuantizeError> {
     let known = Known {
-        op_types: ops::op_types().chain(WITH_BODIES).collect(),
+        op_types: quantizable_op_types().collect(),
         ..Known::of("operator that can be quantized")
     };
     for op_type in op_types {

@@ -34,7 +34,7 @@ mod subtract_bias;
 mod widen_floats;
 
 pub(crate) use convert_opset::NEWEST_OPSET;
-pub use convert_opset::{OpsetConversion, convert_opset};
+pub use convert_opset::{OpsetConversion, convert_opset, onnx_op_types};
 pub(crate) use equalize::EQUALIZED;
 pub use extract::{Extract, extract};
 

@@ -19,6 +19,8 @@ mod shapes;
 mod steps;
 mod types;
 
+pub use steps::onnx_op_types;
+
 use std::fmt;
 
 use quantize_rs_onnx::{Edit, FunctionProto, Model};

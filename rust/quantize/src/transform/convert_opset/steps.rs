@@ -57,6 +57,15 @@ pub(super) fn next(op_type: &str, at: i64, to: i64) -> Next {
     }
 }
 
+/// The types of all operators of ONNX, in every opset version.
+///
+/// ```
+/// assert!(quantize_rs::onnx_op_types().any(|op_type| op_type == "Shape"));
+/// ```
+pub fn onnx_op_types() -> impl Iterator<Item = &'static str> {
+    OPERATORS.iter().map(|operator| operator.name)
+}
+
 const fn row(name: &'static str, since: i64, steps: &'static [(i64, Change)]) -> Operator {
     Operator { name, since, steps }
 }
