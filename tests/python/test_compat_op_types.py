@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+import onnxruntime.quantization as theirs
 import oracle
 import pytest
 
@@ -82,3 +83,65 @@ def test_types_that_are_never_quantized_are_passed_over(
 def test_types_of_no_operator_are_refused(tmp_path: Path, types: list[str], said: str) -> None:
     with pytest.raises(OptionError, match=f"op_types_to_quantize {said}"):
         static("transformer_block", tmp_path / "o.onnx", types)
+
+
+@pytest.mark.parametrize(
+    "fixture", [*FIXTURES, "if_subgraph", "nested_if", "local_function", "int_input"]
+)
+def test_configurations_list_the_types_of_the_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fixture: str
+) -> None:
+    model, one, other = oracle.model(fixture), tmp_path / "one.onnx", tmp_path / "other.onnx"
+    config = ours.get_qdq_config(model, Feeds(fixture))
+    listed = config.op_types_to_quantize
+    expected = theirs.get_qdq_config(str(model), Feeds(fixture))
+    assert sorted(listed) == sorted(expected.op_types_to_quantize)
+    for given in (config, expected):
+        given.calibration_data_reader = Feeds(fixture)
+        ours.quantize(model, one, given)
+        config.op_types_to_quantize, config.calibration_data_reader = [], Feeds(fixture)
+        ours.quantize(model, other, config)
+        assert one.read_bytes() == other.read_bytes()
+        config.op_types_to_quantize = listed
+    assert "are not quantized" not in caplog.text
+
+
+def test_types_of_excluded_nodes_are_not_listed(tmp_path: Path) -> None:
+    model = oracle.model("transformer_block")
+    graph = onnx.load(model).graph
+    softmax = [node.name for node in graph.node if node.op_type == "Softmax"]
+    functions: list[Any] = [softmax, lambda _, node: node.op_type == "Softmax"]
+    for excluded in functions:
+        lists = [
+            sorted(
+                tool.get_qdq_config(
+                    str(model), None, nodes_to_exclude=excluded
+                ).op_types_to_quantize
+            )
+            for tool in (ours, theirs)
+        ]
+        assert lists[0] == lists[1]
+        assert "Softmax" not in lists[0]
+    config = ours.get_qdq_config(model, None, nodes_to_exclude=softmax)
+    written = []
+    for types in (list(config.op_types_to_quantize), list[str]()):
+        out = tmp_path / "o.onnx"
+        config.op_types_to_quantize = types
+        config.calibration_data_reader = Feeds("transformer_block")
+        ours.quantize(model, out, config)
+        written.append(out.read_bytes())
+    assert written[0] == written[1]
+    config = ours.get_qdq_config(model, None, op_types_to_quantize=["MatMul"])
+    assert config.op_types_to_quantize == ["MatMul"]
+
+
+def test_a_type_may_be_taken_out_of_a_configuration(tmp_path: Path) -> None:
+    model, out = oracle.model("transformer_block"), tmp_path / "o.onnx"
+    config = ours.get_qdq_config(model, Feeds("transformer_block"))
+    config.op_types_to_quantize.remove("MatMul")
+    ours.quantize(model, out, config)
+    graph = onnx.load(out).graph
+    weights = {tensor.name for tensor in graph.initializer}
+    products = [node for node in graph.node if node.op_type == "MatMul"]
+    assert any(node.input[1] in weights for node in products)
+    assert any(node.op_type == "DequantizeLinear" for node in graph.node)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, TypeAlias
 
+from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
+from ._choices import CONVERSIONS
 from ._onnx_package import onnx_package
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
@@ -106,7 +108,9 @@ def get_qdq_config(
     Parameters
     ----------
     model_input
-        The model; it is only read if `nodes_to_exclude` is a function.
+        The model.
+    op_types_to_quantize
+        Operator types; by default those of all nodes of the main graph that are not excluded.
     nodes_to_exclude
         Names and patterns, or a function of an ``onnx.ModelProto`` and a node of it.
     calibrate_args
@@ -145,19 +149,26 @@ def get_qdq_config(
             what = f"calibrate_args has {name!r}, expected some of {', '.join(_CALIBRATION)}"
             raise OptionError(what, option="calibrate_args")
         extra[_CALIBRATION[name]] = value
+    excluded = _excluded(model_input, nodes_to_exclude)
     return StaticQuantConfig(
         calibration_data_reader,
         calibrate_method,
         QuantFormat.QDQ,
         activation_type,
         weight_type,
-        list(op_types_to_quantize or ()),
-        nodes_to_exclude=_excluded(model_input, nodes_to_exclude),
+        list(op_types_to_quantize or ()) or _op_types(model_input, excluded),
+        nodes_to_exclude=excluded,
         per_channel=per_channel,
         reduce_range=reduce_range,
         calibration_providers=calibration_providers,
         extra_options=extra | dict(extra_options or {}),
     )
+
+
+def _op_types(model: ModelSource, excluded: Collection[str]) -> list[str]:
+    nodes = open_model(model)._model.nodes()
+    types = dict.fromkeys(op_type for name, op_type in nodes if name not in excluded)
+    return [op_type for op_type in types if op_type not in CONVERSIONS]
 
 
 def _excluded(model: Any, nodes: Excluded) -> list[str]:
