@@ -142,6 +142,7 @@ def quantize_static(
         ``QuantFormat.QDQ``, or ``QuantFormat.QOperator`` for QLinearConv and similar operators.
     op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
         Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may be patterns.
+        Types that are never quantized, such as Shape, are passed over with a warning.
     per_channel, reduce_range
         One scale for each output channel; 7-bit weights.
     activation_type, weight_type
@@ -330,7 +331,8 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
     ----------
     model_input, model_output
         The model, which is not changed, and the file to write. With an ``algo_config`` the weights
-        are written to ``<name>.data`` beside it.
+        are written to ``<name>.data`` beside it, or to ``<name>.1.data`` if an earlier model has
+        its weights there.
     quant_config
         A `StaticQuantConfig`, a `DynamicQuantConfig`, or an ``algo_config`` of
         `MatMulNBitsQuantizer`, of this package or of onnxruntime.
