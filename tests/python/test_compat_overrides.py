@@ -13,6 +13,7 @@ import pytest
 from onnx import helper
 
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.errors import OptionError
 
 RNG = np.random.default_rng(0)
 
@@ -153,3 +154,112 @@ def test_a_symmetric_type_for_all_cannot_be_left_for_one(
     extra = {"ActivationSymmetric": True}
     quantized(ours, tmp_path / "o.onnx", {"x": [{"symmetric": False}]}, extra=extra)
     assert "it is symmetric" in said(caplog)[0]
+
+
+def scales(path: Path, weight: str) -> tuple[int, ...]:
+    """Return the shape of the scales of a weight."""
+    tensors = {tensor.name: tensor for tensor in onnx.load(path).graph.initializer}
+    return tuple(tensors[f"{weight}_scale"].dims)
+
+
+@pytest.mark.parametrize("axis", [None, 0, -4])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_scales_of_a_weight_have_the_axis_of_its_override_alone(
+    tmp_path: Path, axis: int | None, per_channel: bool
+) -> None:
+    entry = {} if axis is None else {"axis": axis}
+    found = {}
+    for tool in (ours, theirs):
+        out = tmp_path / f"{tool.__name__}.onnx"
+        entries = {"w1": [entry | {"quant_type": tool.QuantType.QInt8}]}
+        quantized(tool, out, entries, per_channel=per_channel)
+        found[tool] = scales(out, "w0"), scales(out, "w1")
+    assert found[ours] == found[theirs]
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([{"axis": 1}], "its scales lie along axis 0: set axis to 0, or omit it for one scale"),
+        ([{"axis": -1}], "its scales lie along axis 0"),
+        ([{"axis": 4}], r"has axis 4, but the shape of the weight is \[8, 8, 3, 3\]"),
+        ([{"axis": "0"}], "expected an integer"),
+        ([{"axis": 0}] * 3, "has 3 entries, expected one, or 8 as axis 0 is long"),
+        ([{"axis": 0}, {"axis": 1}], "has the axes 0, 1, expected one"),
+        ([{}] * 8, "has 8 entries, one for each channel, but the first has no axis"),
+    ],
+)
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_an_axis_that_a_weight_does_not_have_is_an_error(
+    tmp_path: Path, entries: list[dict[str, Any]], why: str, dynamic: bool
+) -> None:
+    out, extra = tmp_path / "o.onnx", {"TensorQuantOverrides": {"w1": entries}}
+    quantize: Any = ours.quantize_dynamic if dynamic else ours.quantize_static
+    samples = {} if dynamic else {"calibration_data_reader": Reader()}
+    with pytest.raises(OptionError, match=why) as caught:
+        quantize(MODEL, out, extra_options=extra, **samples)
+    assert caught.value.option == "extra_options"
+    assert not out.exists()
+
+
+def test_blocks_lie_along_the_axis_of_an_override(tmp_path: Path) -> None:
+    out = tmp_path / "o.onnx"
+    types = {"weight_type": ours.QuantType.QInt4, "extra": {"BlockSize": 16}}
+    with pytest.raises(OptionError, match="its blocks lie along axis 1"):
+        quantized(ours, out, {"w1": [{"axis": 0}]}, **types)
+    quantized(ours, out, {"w1": [{"axis": 1}]}, **types)
+    assert len(scales(out, "w1")) > 1
+
+
+def before_clip() -> bytes:
+    """Make a convolution, a Clip and another convolution."""
+    constants = {
+        f"w{index}": RNG.normal(size=(8, channels, 1, 1)) for index, channels in enumerate((3, 8))
+    }
+    constants |= {"low": np.float32(0), "high": np.float32(6)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], "conv0"),
+        helper.make_node("Clip", ["c0", "low", "high"], ["r0"], "clip"),
+        helper.make_node("Conv", ["r0", "w1"], ["y"], "conv1"),
+    ]
+    return graphs.built(nodes, constants, ["N", 3, 8, 8])
+
+
+@pytest.mark.parametrize("model", [MODEL, before_clip()])
+def test_the_type_of_what_stays_float_is_no_type_for_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, model: bytes
+) -> None:
+    source, found = tmp_path / "model.onnx", {}
+    source.write_bytes(model)
+    for tool in (ours, theirs):
+        for name in (None, "c0", "r0"):
+            out = tmp_path / f"{tool.__name__}.{name}.onnx"
+            entry = {"quant_type": tool.QuantType.QUInt16}
+            extra = {"TensorQuantOverrides": {name: [entry]} if name else {}}
+            types = {"activation_type": tool.QuantType.QUInt8}
+            tool.quantize_static(source, out, Reader(), extra_options=extra, **types)
+            types_of = {item.name: item.data_type for item in onnx.load(out).graph.initializer}
+            found[tool, name] = types_of["r0_zero_point"]
+    for tool in (ours, theirs):
+        assert found[tool, "c0"] == found[tool, None] == onnx.TensorProto.UINT8
+        assert found[tool, "r0"] == onnx.TensorProto.UINT16
+    (text,) = said(caplog)
+    assert "['c0'] has no effect: it is not quantized: fused into node" in text
+
+
+def test_a_type_for_a_value_whose_channels_would_be_rescaled_has_an_effect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Channels of very different sizes, which the next weights make up for.
+    model, sizes = onnx.load_from_string(MODEL), 4.0 ** np.arange(8)
+    factors = {"w0": 1 / sizes[:, None, None, None], "b0": 1 / sizes, "w1": sizes[:, None, None]}
+    for tensor in model.graph.initializer:
+        scaled = onnx.numpy_helper.to_array(tensor) * factors.get(tensor.name, 1)
+        tensor.CopyFrom(onnx.numpy_helper.from_array(scaled.astype(np.float32), tensor.name))
+    out = tmp_path / "o.onnx"
+    ours.quantize_static(model.SerializeToString(), out, Reader())
+    assert "r0_equalized" in grids(out)
+    extra = {"TensorQuantOverrides": {"r0": [WIDE]}}
+    ours.quantize_static(model.SerializeToString(), out, Reader(), extra_options=extra)
+    assert not said(caplog)
+    assert "r0" in grids(out)

@@ -269,9 +269,11 @@ EXTRA: dict[str, Row] = {
         "`overrides`, `activation_types`: types by name, pattern or operator type; "
         "`Ranges.with_values`. `quant_type`, `axis` (weights), `symmetric`, `rmin` and `rmax`, "
         "`scale` and `zero_point` (activations) work; with such ranges no channel is rescaled "
-        "(`equalize`, `smooth`). `convert`, and of weights ranges, `reduce_range` and another "
-        "symmetry than that of the others, are refused, and in dynamic all of activations. An "
-        "entry that changes nothing gives a warning with the reason",
+        "(`equalize`, `smooth`). An entry without `axis` gives a weight one scale. `convert`, and "
+        "of weights ranges, `reduce_range`, an `axis` other than that of the output channels and "
+        "another symmetry than that of the others, are refused, and in dynamic all of activations. "
+        "An entry that changes nothing, as a type for what a Relu or Clip is fused into, gives a "
+        "warning with the reason",
     ),
     "QDQKeepRemovableActivations": Row(
         _done(), _idle(), "always: the file keeps the Relu; the runtime fuses it"

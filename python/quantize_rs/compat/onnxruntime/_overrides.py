@@ -9,6 +9,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
+from ..._flow.model import Model
 from ..._flow.plan import Plan
 from ..._results.rows import PlannedValue
 from ...errors import OptionError
@@ -49,14 +52,14 @@ class Overrides:
     ranges: dict[str, tuple[float, float]] = field(default_factory=dict)
     # The type of each value whose range is to be symmetric.
     symmetric: dict[str, str] = field(default_factory=dict)
+    # The axis of the scales of each weight that has one, and the number of entries.
+    axes: dict[str, tuple[int, int]] = field(default_factory=dict)
     # The entries as they were given.
     entries: dict[str, list[Mapping[str, Any]]] = field(default_factory=dict)
 
     def add_to(self, options: dict[str, Any]) -> None:
-        """Add the options of `Model.plan`."""
+        """Add the options of `Model.plan`, but not the types of activations."""
         options["overrides"] += self.overrides
-        if self.activation_types:
-            options["activation_types"] = self.activation_types
         if options.get("activation_symmetric"):
             self.symmetric.clear()  # as all are
         if self.ranges or self.symmetric:
@@ -71,13 +74,51 @@ class Overrides:
                 found[name] = _symmetric(found.get(name, known[name]), kind)
         return found
 
-    def warn_unused(self, plan: Plan) -> None:
-        """Warn of each entry that changes nothing in a plan, and say why."""
+    def plan(self, model: Model, options: dict[str, Any]) -> Plan:
+        """Plan with the types of values that are quantized anyway.
+
+        As in onnxruntime, a type for any other has no effect. In `Model.plan`, it has one: what is
+        fused with that value takes this type.
+
+        Raises
+        ------
+        OptionError
+            A weight has its scales along another axis.
+        """
+        if self.activation_types:
+            # The names are those of the given model only if no channel is rescaled.
+            alone = options | {"equalize": False, "smooth": False}
+            self._drop_types(model.plan(**alone))
+            options = options | {"activation_types": self.activation_types}
+        plan = model.plan(**options)
+        self.check(plan)
+        return plan
+
+    def _drop_types(self, plan: Plan) -> None:
+        """Remove the types of values that a plan leaves float, with a warning for each."""
+        rows = {value.name: value for value in plan.values}
+        for name in list(self.activation_types):
+            row = rows.get(name)
+            if row is None or not row.quantized:
+                _warn_unused(name, _float(row))
+                del self.activation_types[name], self.entries[name]
+
+    def check(self, plan: Plan) -> None:
+        """Refuse an axis that a plan does not have, and warn of each entry that changes nothing.
+
+        Raises
+        ------
+        OptionError
+            A weight has its scales along another axis.
+        """
         rows = {value.name: value for value in plan.values} if self.entries else {}
+        for name, (axis, count) in self.axes.items():
+            if (row := rows.get(name)) is not None:
+                _check_axis(row, axis, count)
         for name, entries in self.entries.items():
             for entry in entries:
                 if why := _unused(entry, rows.get(name)):
-                    _log.warning("%s[%r] has no effect: %s", _WHERE, name, why)
+                    _warn_unused(name, why)
                     break
 
 
@@ -91,14 +132,36 @@ def _symmetric(ends: tuple[float, float], kind: str) -> tuple[float, float]:
     return ((low - point) * scale, (high - point) * scale)
 
 
+def _warn_unused(name: str, why: str) -> None:
+    _log.warning("%s[%r] has no effect: %s", _WHERE, name, why)
+
+
+def _check_axis(row: PlannedValue, axis: int, count: int) -> None:
+    """Reject an axis that a weight does not have, or along which its scales do not lie."""
+    shape = row.shape or ()
+    if not -len(shape) <= axis < len(shape):
+        raise _wrong(row.name, f"has axis {axis}, but the shape of the weight is {list(shape)}")
+    axis %= len(shape)
+    if count not in (1, shape[axis]):
+        what = f"has {count} entries, expected one, or {shape[axis]} as axis {axis} is long"
+        raise _wrong(row.name, what)
+    if row.axis not in (None, axis):
+        lie, rest = ("blocks", "") if row.block_size else ("scales", " for one scale")
+        what = f"has axis {axis}, but its {lie} lie along axis {row.axis}: set axis to {row.axis}"
+        raise _wrong(row.name, f"{what}, or omit it{rest}")
+
+
+def _float(row: PlannedValue | None) -> str:
+    """Return why a value stays float."""
+    return "the passes before planning removed it" if row is None else f"it is {row.why}"
+
+
 def _unused(entry: Mapping[str, Any], row: PlannedValue | None) -> str | None:
     """Return why an entry changes nothing, or None if it does."""
     if not any(value is not None for value in entry.values()):
         return None
-    if row is None:
-        return "the passes before planning removed it"
-    if not row.quantized:
-        return f"it is {row.why}"
+    if row is None or not row.quantized:
+        return _float(row)
     if entry.get("quant_type") is not None:
         kind = type_of("quant_type", entry["quant_type"])
         if kind != row.qtype:
@@ -120,12 +183,13 @@ def read(
     weights: Collection[str],
     values: Collection[str],
     usual: str | None,
-    symmetric: bool | None,
+    others: Mapping[str, Any],
 ) -> Overrides:
     """Return the options for overrides.
 
     `usual` is the type of other activations, or None if they are quantized when the model runs;
-    `symmetric` says whether other weights are, or None if the target decides that.
+    `others` are the options of `Model.plan` for other weights, in which `symmetric` is None if the
+    target decides that.
 
     Raises
     ------
@@ -143,7 +207,7 @@ def read(
         for entry in entries:
             _check(name, entry, is_weight=name in weights)
         if name in weights:
-            _weight(found, name, entries, symmetric)
+            _weight(found, name, entries, others)
         elif usual is None:
             what = "is not a weight: activations are quantized when the model runs"
             raise _wrong(name, what)
@@ -178,9 +242,10 @@ def _weight(
     found: Overrides,
     name: str,
     entries: list[Mapping[str, Any]],
-    symmetric: bool | None,
+    others: Mapping[str, Any],
 ) -> None:
     """Add the type of a weight, and whether it has a scale for each channel."""
+    symmetric = others["symmetric"]
     types = {
         type_of("quant_type", entry["quant_type"]) for entry in entries if "quant_type" in entry
     }
@@ -196,10 +261,28 @@ def _weight(
     if symmetric is not None and asked - {symmetric}:
         what = f"has symmetric: {not symmetric}, unlike other weights: set WeightSymmetric"
         raise _wrong(name, what)
-    if entries and (len(entries) > 1 or "axis" in entries[0]):
+    if (axis := _axis(name, entries)) is not None:
+        found.axes[name] = (axis, len(entries))
         entry["per_channel"] = True
+    elif entries and others["per_channel"]:
+        entry["per_channel"] = False
     if len(entry) > 1:
         found.overrides.append(entry)
+
+
+def _axis(name: str, entries: list[Mapping[str, Any]]) -> int | None:
+    """Return the axis that the first of several entries gives, or None for one scale."""
+    given = [entry.get("axis") for entry in entries]
+    for axis in given:
+        if axis is not None and not isinstance(axis, int | np.integer):
+            raise _wrong(name, f"has axis {axis!r}, expected an integer")
+    if len(entries) > 1 and given[0] is None:
+        what = f"has {len(entries)} entries, one for each channel, but the first has no axis"
+        raise _wrong(name, what)
+    if len(found := {int(axis) for axis in given if axis is not None}) > 1:
+        listed = ", ".join(map(str, sorted(found)))
+        raise _wrong(name, f"has the axes {listed}, expected one")
+    return next(iter(found), None)
 
 
 def _activation(found: Overrides, name: str, entries: list[Mapping[str, Any]], usual: str) -> None:

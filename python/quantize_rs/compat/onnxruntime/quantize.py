@@ -217,7 +217,7 @@ def quantize_static(
             "activations are u%s, which has the same steps: NPUs do not take %s", *[activations] * 2
         )
         activations = f"u{activations}"
-    overrides = _overrides.read(given, *tensors_of(model), activations, options["symmetric"])
+    overrides = _overrides.read(given, *tensors_of(model), activations, options)
     # As in onnxruntime, weights are rounded without the help of samples.
     options |= {"weight_algorithm": "nearest"}
     overrides.add_to(options)
@@ -233,10 +233,10 @@ def quantize_static(
     with rename_plan_errors():
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
-            overrides.warn_unused(plan)
+            overrides.check(plan)
             return plan.apply().save(model_output, external_data=use_external_data_format)
-        plan = model.plan(activations=activations, optimize=optimize_model, **options)
-    overrides.warn_unused(plan)
+        options |= {"activations": activations, "optimize": optimize_model}
+        plan = overrides.plan(model, options)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
 
@@ -260,7 +260,7 @@ def _in_blocks(model: Model, options: dict[str, Any], optimize_model: bool) -> P
     _log.warning(
         "activations stay float beside BlockSize: no runtime computes in integers with blocks"
     )
-    of_activations = ("activation_types", "activation_symmetric", "float_outputs", "min_range")
+    of_activations = ("activation_symmetric", "float_outputs", "min_range")
     others = ("dedicated_qdq_pairs", "quantize_bias", "target")
     kept = {name: it for name, it in options.items() if name not in of_activations + others}
     return model.plan(optimize=optimize_model, **kept)
@@ -312,15 +312,14 @@ def quantize_dynamic(
     nodes = (nodes_to_quantize, nodes_to_exclude)
     model = open_model(model_input)
     options = _plan_options(model, per_channel, reduce_range, weight_type, types, nodes, extra)
-    overrides = _overrides.read(given, *tensors_of(model), None, options["symmetric"])
+    overrides = _overrides.read(given, *tensors_of(model), None, options)
     overrides.add_to(options)
     options["overrides"] += _tables(model, "uint8", per_channel=per_channel)
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
     writable(model_output)
     with rename_plan_errors():
-        plan = model.plan(**options)
-    overrides.warn_unused(plan)
+        plan = overrides.plan(model, options)
     return plan.apply().save(model_output, external_data=use_external_data_format)
 
 
