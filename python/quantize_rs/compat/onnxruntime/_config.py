@@ -10,7 +10,7 @@ from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
 from ._choices import CONVERSIONS
-from ._onnx_package import onnx_package
+from ._packages import onnx_package
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
 

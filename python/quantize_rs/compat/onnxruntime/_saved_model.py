@@ -10,7 +10,7 @@ from typing import Any
 from ... import _core
 from ..._flow.plan import Quantized
 from ..._results.report import Report
-from ._onnx_package import onnx_package
+from ._packages import onnx_package
 
 __all__ = ["SavedModel"]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import enum
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
 from ..._flow.model import open as open_model
+from ..._inputs.files import writable
 from ..._inputs.model_source import ModelSource
 from ..._inputs.row_sources import is_end
 from ..._inputs.run import Run, warn
@@ -16,6 +19,7 @@ from ..._options import check
 from ..._results.ranges import Ranges
 from ...errors import OptionError
 from ._choices import tensors_of
+from ._packages import onnxruntime_package
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
 
 __all__ = [
@@ -31,6 +35,18 @@ __all__ = [
     "load_tensors_data",
     "save_tensors_data",
 ]
+
+
+StrPath: TypeAlias = str | os.PathLike[str]
+
+
+class _NoPath(str):
+    """The default of `augmented_model_path`: as in onnxruntime, but nothing is written there."""
+
+    __slots__ = ()
+
+
+_NO_PATH = _NoPath("augmented_model.onnx")
 
 
 class CalibrationMethod(enum.Enum):
@@ -77,8 +93,8 @@ class CalibraterBase:
     """Finds the ranges of activations: `collect_data` takes samples, `compute_data` gives ranges.
 
     `create_calibrator` makes one. The ranges are those of the float values that the operators read
-    and write, whether or not they can be quantized. The model is not changed, nothing is written
-    beside it, and memory does not grow with the number of samples.
+    and write, whether or not they can be quantized. The model is not changed, and memory does not
+    grow with the number of samples.
 
     Parameters
     ----------
@@ -86,8 +102,12 @@ class CalibraterBase:
         The model.
     op_types_to_calibrate
         Operator types whose values are observed; by default all.
-    augmented_model_path, use_external_data_format
-        Not needed: no second model is written.
+    augmented_model_path
+        A file that `augment_graph` writes, for readers that look there for the names and shapes of
+        inputs. It is a copy of the model, without the outputs that onnxruntime adds; the
+        calibration does not need it. None is written if no path is given.
+    use_external_data_format
+        Not needed: the copy is one file below 2 GiB, and has its weights beside it from there on.
     symmetric
         Whether ranges are widened to be symmetric about 0.
     per_channel
@@ -106,19 +126,21 @@ class CalibraterBase:
         self,
         model_path: ModelSource,
         op_types_to_calibrate: Iterable[str] | None = None,
-        augmented_model_path: Any = "augmented_model.onnx",
+        augmented_model_path: StrPath | None = _NO_PATH,
         symmetric: bool = False,
         use_external_data_format: bool = False,
         per_channel: bool = False,
     ) -> None:
         """Open the model and plan what is observed."""
-        del augmented_model_path, use_external_data_format
+        del use_external_data_format
         if per_channel:
             what = "per_channel is set, but activations have one range"
             raise OptionError(what, option="per_channel")
         types = check.names("op_types_to_calibrate", op_types_to_calibrate)
         # Ranges are those of the given model: nothing in it changes but 16-bit floats.
-        model = open_model(model_path)
+        self._model = model = open_model(model_path)
+        not_given = isinstance(augmented_model_path, _NoPath)
+        self.augmented_model_path = None if not_given else augmented_model_path
         self._names = tensors_of(model)[1]
         plan = model.plan(activations="uint8", passes=["widen_floats"], weight_algorithm="nearest")
         self._plan = plan._plan.observing(types)
@@ -130,7 +152,34 @@ class CalibraterBase:
         """Do nothing: samples run on the CPU."""
 
     def augment_graph(self) -> None:
-        """Do nothing: values are observed without changing the model."""
+        """Write a copy of the model to `augmented_model_path`, if it is given.
+
+        Raises
+        ------
+        OptionError
+            That is the file of the model.
+        OSError
+            The file cannot be written; nothing is left behind.
+        """
+        with check.rename_errors(output_path="augmented_model_path"):
+            path = writable(self.augmented_model_path, self._model.path)
+        if path is not None:
+            self._model._model.save(path)
+
+    @cached_property
+    def infer_session(self) -> Any:
+        """A session of onnxruntime on the model, for the names and shapes of its inputs.
+
+        Raises
+        ------
+        MissingPackageError
+            The package onnxruntime is not installed.
+        """
+        onnxruntime = onnxruntime_package("infer_session")
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        source = self._model.path or self._model._model.to_bytes()
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
 
     def create_inference_session(self) -> None:
         """Do nothing: the session is made when there are samples."""
@@ -187,7 +236,7 @@ class MinMaxCalibrater(CalibraterBase):
         self,
         model_path: ModelSource,
         op_types_to_calibrate: Iterable[str] | None = None,
-        augmented_model_path: Any = "augmented_model.onnx",
+        augmented_model_path: StrPath | None = _NO_PATH,
         symmetric: bool = False,
         use_external_data_format: bool = False,
         moving_average: bool = False,
@@ -221,7 +270,7 @@ class EntropyCalibrater(CalibraterBase):
         self,
         model_path: ModelSource,
         op_types_to_calibrate: Iterable[str] | None = None,
-        augmented_model_path: Any = "augmented_model.onnx",
+        augmented_model_path: StrPath | None = _NO_PATH,
         use_external_data_format: bool = False,
         method: str = "entropy",
         symmetric: bool = False,
@@ -248,7 +297,7 @@ class PercentileCalibrater(CalibraterBase):
         self,
         model_path: ModelSource,
         op_types_to_calibrate: Iterable[str] | None = None,
-        augmented_model_path: Any = "augmented_model.onnx",
+        augmented_model_path: StrPath | None = _NO_PATH,
         use_external_data_format: bool = False,
         method: str = "percentile",
         symmetric: bool = False,
@@ -273,7 +322,7 @@ _UNUSED = ("averaging_constant", "max_intermediate_outputs", "num_bins", "num_qu
 def create_calibrator(
     model: ModelSource,
     op_types_to_calibrate: Iterable[str] | None = None,
-    augmented_model_path: Any = "augmented_model.onnx",
+    augmented_model_path: StrPath | None = _NO_PATH,
     calibrate_method: Any = CalibrationMethod.MinMax,
     use_external_data_format: bool = False,
     providers: Iterable[str] | None = None,
@@ -285,8 +334,10 @@ def create_calibrator(
     ----------
     model, op_types_to_calibrate
         The model, and the operator types whose values are observed; by default all.
-    augmented_model_path, use_external_data_format, providers
-        Not needed: no second model is written, and samples run on the CPU.
+    augmented_model_path
+        A file to write a copy of the model to, as `CalibraterBase` says, if it is given.
+    use_external_data_format, providers
+        Not needed: samples run on the CPU.
     calibrate_method
         A `CalibrationMethod`.
     extra_options
@@ -295,7 +346,9 @@ def create_calibrator(
     Raises
     ------
     OptionError
-        A method or an option is not supported.
+        A method or an option is not supported, or `augmented_model_path` is the file of the model.
+    OSError
+        `augmented_model_path` cannot be written.
 
     Examples
     --------
@@ -307,7 +360,7 @@ def create_calibrator(
     >>> calibrater.compute_data()["image"].range_value
     (array([0.], dtype=float32), array([1.], dtype=float32))
     """
-    del augmented_model_path, use_external_data_format, providers
+    del use_external_data_format, providers
     given = dict(extra_options or {})
     symmetric = bool(given.pop("symmetric", False))
     moving, percentile = given.pop("moving_average", False), given.pop("percentile", 99.999)
@@ -316,13 +369,17 @@ def create_calibrator(
     if given:
         what = f"extra_options has {min(given)!r}, which create_calibrator does not take"
         raise OptionError(what, option="extra_options")
-    types = op_types_to_calibrate
+    given_model = (model, op_types_to_calibrate, augmented_model_path)
+    made: CalibraterBase
     match getattr(calibrate_method, "name", None):
         case "MinMax":
-            return MinMaxCalibrater(model, types, symmetric=symmetric, moving_average=moving)
+            made = MinMaxCalibrater(*given_model, symmetric=symmetric, moving_average=moving)
         case "Entropy":
-            return EntropyCalibrater(model, types, symmetric=symmetric)
+            made = EntropyCalibrater(*given_model, symmetric=symmetric)
         case "Percentile":
-            return PercentileCalibrater(model, types, symmetric=symmetric, percentile=percentile)
-    what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or Percentile"
-    raise OptionError(what, option="calibrate_method")
+            made = PercentileCalibrater(*given_model, symmetric=symmetric, percentile=percentile)
+        case _:
+            what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or"
+            raise OptionError(f"{what} Percentile", option="calibrate_method")
+    made.augment_graph()
+    return made

@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from ..._inputs.files import writable
 from ..._inputs.row_sources import read
-from ...errors import CalibrationError, MissingPackageError, OptionError
+from ...errors import CalibrationError, OptionError
 from ...kernels import dequantize_linear
-from ._onnx_package import onnx_package
+from ._packages import onnx_package, onnxruntime_package
 
 __all__ = [
     "collect_activations",
@@ -109,12 +109,7 @@ def collect_activations(
     MissingPackageError
         The package onnxruntime is not installed.
     """
-    try:
-        import onnxruntime
-    except ImportError as error:
-        fix = 'pip install "quantization-rs[onnxruntime]"'
-        what = f"collect_activations needs onnxruntime, which is not installed: {fix}"
-        raise MissingPackageError(what, name="onnxruntime") from error
+    onnxruntime = onnxruntime_package("collect_activations")
     if session_options is None:
         session_options = onnxruntime.SessionOptions()
         # Otherwise pairs are fused, and what is between them is not computed.

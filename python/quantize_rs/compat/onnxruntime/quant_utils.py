@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from ..._inputs.files import write
 from ..._transforms.infer_shapes import infer_shapes
-from ._onnx_package import onnx_package
+from ._packages import onnx_package
 from ._tensors_data import save_tensors_data
 
 __all__ = [

@@ -12,7 +12,7 @@ from ..._inputs.model_source import ModelSource
 from ..._transforms.infer_shapes import infer_shapes
 from ..._transforms.optimize import optimize
 from ...errors import OptionError
-from ._onnx_package import onnx_package
+from ._packages import onnx_package
 
 __all__ = ["quant_pre_process"]
 

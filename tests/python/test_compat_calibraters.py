@@ -1,0 +1,100 @@
+"""The files and attributes of calibraters that scripts for onnxruntime use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import quantize_rs
+from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.errors import OptionError
+
+DIGITS = quantize_rs.examples.digits()
+
+
+def samples() -> Iterator[dict[str, Any]]:
+    return iter([{"image": image[None]} for image in np.load(DIGITS.calibration)[:4]])
+
+
+class Reader:
+    """Reads the name and the shape of the input from a model, as readers for TensorRT do."""
+
+    def __init__(self, model: Path) -> None:
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        [image] = session.get_inputs()
+        self.name, self.shape = image.name, image.shape
+        self.left = samples()
+
+    def get_next(self) -> Any:
+        sample = next(self.left, None)
+        return sample and {self.name: sample["image"].reshape(1, *self.shape[1:])}
+
+
+@pytest.mark.parametrize("method", ["MinMax", "Entropy", "Percentile"])
+def test_a_reader_finds_a_model_at_the_path_for_one(tmp_path: Path, method: str) -> None:
+    path = tmp_path / "augmented.onnx"
+    calibrater = ours.create_calibrator(
+        DIGITS.model,
+        augmented_model_path=str(path),
+        calibrate_method=ours.CalibrationMethod[method],
+    )
+    assert calibrater.augmented_model_path == str(path)
+    calibrater.collect_data(Reader(path))
+    assert "image" in calibrater.compute_data()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_model_at_that_path_is_complete(tmp_path: Path) -> None:
+    source, path = tmp_path / "source" / "model.onnx", tmp_path / "augmented.onnx"
+    source.parent.mkdir()
+    onnx.save(onnx.load(DIGITS.model), source, save_as_external_data=True, size_threshold=0)
+    ours.create_calibrator(source, augmented_model_path=path)
+    onnx.checker.check_model(path, full_check=True)
+    feed = next(samples())
+    expected, found = (onnxruntime.InferenceSession(one).run(None, feed) for one in (source, path))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_path_is_written_by_augment_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The name that is the default, too.
+    path = tmp_path / "augmented_model.onnx"
+    monkeypatch.chdir(tmp_path)
+    calibrater = ours.MinMaxCalibrater(DIGITS.model, augmented_model_path=path.name)
+    assert not path.exists()
+    calibrater.augment_graph()
+    assert path.exists()
+
+
+def test_without_a_path_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert ours.create_calibrator(DIGITS.model).augmented_model_path is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_path_is_not_that_of_the_model(tmp_path: Path) -> None:
+    model = tmp_path / "model.onnx"
+    data = Path(DIGITS.model).read_bytes()
+    model.write_bytes(data)
+    with pytest.raises(OptionError, match="augmented_model_path would overwrite") as caught:
+        ours.create_calibrator(model, augmented_model_path=model)
+    assert caught.value.option == "augmented_model_path"
+    assert model.read_bytes() == data
+    with pytest.raises(FileNotFoundError):
+        ours.create_calibrator(model, augmented_model_path=tmp_path / "no" / "augmented.onnx")
+
+
+@pytest.mark.parametrize("model", [DIGITS.model, Path(DIGITS.model).read_bytes()])
+def test_the_session_of_a_calibrater_tells_inputs(model: Any) -> None:
+    calibrater = ours.create_calibrator(model)
+    calibrater.set_execution_providers(["CPUExecutionProvider"])
+    [image] = calibrater.infer_session.get_inputs()
+    assert image.name == "image"
+    assert calibrater.infer_session is calibrater.infer_session
