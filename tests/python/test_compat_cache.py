@@ -7,6 +7,7 @@ from typing import Any
 
 import graphs
 import numpy as np
+import onnxruntime.quantization as theirs
 import pytest
 from onnx import helper
 from readers import Reader
@@ -71,4 +72,65 @@ def test_a_cache_of_another_model_is_not_replaced(
         ours.quantize_static(
             digits, tmp_path / "o.onnx", Reader(images), calibration_cache_path=cache
         )
+    assert cache.read_bytes() == kept
+
+
+class Counted(Reader):
+    """Counts the samples that were read."""
+
+    read = 0
+
+    def get_next(self) -> Any:
+        self.read += 1
+        return super().get_next()
+
+
+def test_the_folder_of_a_cache_is_made(digits: Path, images: Path, tmp_path: Path) -> None:
+    cache, out = tmp_path / "new" / "folder" / "c.json", tmp_path / "o.onnx"
+    ours.quantize_static(digits, out, Reader(images), calibration_cache_path=cache)
+    assert ours.quantize_static(digits, out, None, calibration_cache_path=str(cache)).samples == 40
+    assert list(cache.parent.iterdir()) == [cache]
+    data = tmp_path / "other" / "folder" / "data.json"
+    ours.save_tensors_data(ours.TensorsData(ours.CalibrationMethod.MinMax, {}), data)
+    assert not list(ours.load_tensors_data(data).keys())
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("file/c.json", FileExistsError), ("folder", IsADirectoryError)]
+)
+def test_a_cache_that_cannot_be_written_is_found_before_samples(
+    digits: Path, images: Path, tmp_path: Path, name: str, error: type[OSError]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    reader, out = Counted(images), tmp_path / "o.onnx"
+    with pytest.raises(error):
+        ours.quantize_static(digits, out, reader, calibration_cache_path=tmp_path / name)
+    assert reader.read == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it has a folder that takes no files")
+def test_a_folder_in_which_nothing_can_be_written(
+    digits: Path, images: Path, tmp_path: Path
+) -> None:
+    reader, out = Counted(images), tmp_path / "o.onnx"
+    with pytest.raises(OSError, match=r"/proc/self"):
+        ours.quantize_static(digits, out, reader, calibration_cache_path="/proc/self/c.json")
+    assert reader.read == 0
+
+
+@pytest.mark.parametrize("text", ["", "no JSON", "{}", None])
+def test_a_file_of_another_kind_is_no_cache(
+    digits: Path, images: Path, tmp_path: Path, text: str | None
+) -> None:
+    cache, out = tmp_path / "c.json", tmp_path / "o.onnx"
+    if text is None:
+        theirs.quantize_static(digits, out, Reader(images), calibration_cache_path=cache)
+    else:
+        cache.write_text(text)
+    kept, reader = cache.read_bytes(), Counted(images)
+    with pytest.raises(CalibrationError, match="or delete this one") as caught:
+        ours.quantize_static(digits, out, reader, calibration_cache_path=cache)
+    assert str(cache) in str(caught.value)
+    assert reader.read == 0
     assert cache.read_bytes() == kept

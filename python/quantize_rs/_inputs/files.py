@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from pathlib import Path
 
 from ..errors import OptionError
 
-__all__ = ["writable", "write"]
+__all__ = ["make_folder", "writable", "write"]
 
 
 def writable(
@@ -33,6 +34,16 @@ def writable(
             what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
             raise OptionError(what, option="output_path")
     return target
+
+
+def make_folder(path: str | os.PathLike[str]) -> None:
+    """Make the folder of a file, and check that the file can be written, before the work starts."""
+    folder = Path(path).parent
+    folder.mkdir(parents=True, exist_ok=True)
+    writable(path)
+    # Only the attempt tells, whatever the permissions say.
+    with tempfile.TemporaryFile(dir=folder):
+        pass
 
 
 def _same(one: Path, other: str | os.PathLike[str]) -> bool:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from ..._flow.plan import Plan
+from ..._inputs.files import make_folder
 from ..._inputs.row_sources import read
 from ..._results.ranges import Ranges
-from ...errors import OptionError
+from ...errors import CalibrationError, OptionError
 from ._choices import name_of
 from ._overrides import Overrides
 from .calibrate import CalibrationMethod
@@ -52,7 +53,9 @@ class Wanted:
         OptionError
             There is neither a cache nor a reader.
         CalibrationError
-            The samples or the cache do not fit the model.
+            The samples or the cache do not fit the model, or the cache is a file of another kind.
+        OSError
+            The cache cannot be read or written; that is found before samples run.
         """
         known = self._cached(plan, cache, anew=reader is not None)
         ranges = self._calibrated(plan, reader, cache) if known is None else known
@@ -65,7 +68,7 @@ class Wanted:
         """Return the ranges of a cache, or None if samples have to run `anew`."""
         if cache is None or not cache.exists():
             return None
-        ranges = Ranges.load(cache)
+        ranges = _loaded(cache)
         missing = plan._plan.missing(ranges._ranges)
         if missing and anew:
             what = "%s has no range of %r: samples run again, and the file is written anew"
@@ -80,11 +83,24 @@ class Wanted:
         samples = _strided(reader, self.stride) if self.stride else reader
         if cache is None:
             return plan.calibrate(samples, method=self.method)
+        make_folder(cache)
         # A cache serves calls with other options, which may quantize other values.
         all_values = dataclasses.replace(plan, _plan=plan._plan.observing_all())
         ranges = all_values.calibrate(samples, method=self.method)
         ranges.save(cache)
         return ranges
+
+
+def _loaded(cache: Path) -> Ranges:
+    """Read a cache, which this package wrote."""
+    try:
+        return Ranges.load(cache)
+    except CalibrationError as error:
+        what = (
+            f"calibration_cache_path: {error}; a cache of onnxruntime has another format: "
+            "name a file that does not exist yet, or delete this one"
+        )
+        raise CalibrationError(what, value=str(cache), category=error.category) from error
 
 
 def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> str:

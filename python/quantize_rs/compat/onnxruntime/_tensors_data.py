@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._inputs.files import write
+from ..._inputs.files import make_folder, write
 from ...errors import OptionError
 
 __all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
@@ -174,13 +174,14 @@ def plain(value: Any) -> Any:
 
 
 def save_tensors_data(tensors_data: Any, path: str | os.PathLike[str]) -> None:
-    """Write the data of values as JSON, as onnxruntime stores it.
+    """Write the data of values as JSON, as onnxruntime stores it, and make the folder.
 
     Raises
     ------
     OSError
         The file cannot be written; nothing is left behind.
     """
+    make_folder(path)
     write(path, json.dumps(tensors_data, default=plain))
 
 

@@ -156,7 +156,7 @@ def quantize_static(
     extra_options
         See ``docs/migrating-from-onnxruntime.md`` for the supported ones.
     calibration_cache_path
-        A file to read ranges from if it exists, or else to write them to.
+        A file to read ranges from if it exists, or else to write them to. Its folder is made.
     optimize_model
         Whether passes run before planning, as in older versions of onnxruntime.
 
