@@ -185,3 +185,22 @@ def test_configurations_that_quantize_everything_give_the_same_pairs(
         nodes = pairs(onnx.load(out)).values()
         found.append({node.output[0] for node in nodes if node.op_type == "QuantizeLinear"})
     assert found[0] == found[1]
+
+
+def test_layers_that_the_model_lacks_are_passed_over(
+    digits: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The model builder of onnxruntime-genai lists the layers of several kinds of models."""
+    bits = {"fc1": {"bits": 8}, "/lm_head/MatMul": {"bits": 8}, "qkv_proj": {"bits": 8}}
+    found = []
+    for layers in (bits, {"fc1": {"bits": 8}}):
+        config = ours.KQuantWeightOnlyQuantConfig(customized_weight_config=layers)
+        quantizer = ours.MatMulNBitsQuantizer(
+            digits, 4, 32, op_types_to_quantize=("Gemm",), algo_config=config
+        )
+        quantizer.process()
+        quantizer.model.save_model_to_file(tmp_path / "q.onnx")
+        found.append((tmp_path / "q.onnx").read_bytes())
+    assert found[0] == found[1]
+    said = [text for text in caplog.messages if "customized_weight_config" in text]
+    assert [name in text for name, text in zip([*bits][1:], said, strict=True)] == [True, True]
