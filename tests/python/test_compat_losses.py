@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
+import onnx
 import onnxruntime.quantization.qdq_loss_debug as theirs
 import pytest
+from onnx import helper
 from readers import Reader
 
 import quantize_rs
@@ -49,6 +52,28 @@ class Feeds:
 
     def get_next(self) -> dict[str, Any] | None:
         return next(self.left, None)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_weights_are_no_activations(tmp_path: Path, kind: str) -> None:
+    gates, random = {"LSTM": 4, "GRU": 3}[kind], np.random.default_rng(0)
+    shapes = {"w": (2, gates * 32, 16), "r": (2, gates * 32, 32), "head": (32, 32)}
+    sizes = {"hidden_size": 32, "direction": "bidirectional"}
+    nodes = [
+        helper.make_node(kind, ["x", "w", "r"], ["h"], "recurrent", **sizes),
+        helper.make_node("MatMul", ["h", "head"], ["product"], "head"),
+        helper.make_node("Relu", ["product"], ["y"], "relu"),
+    ]
+    weights = {name: random.normal(size=shape) for name, shape in shapes.items()}
+    source, out, shown = (tmp_path / f"{name}.onnx" for name in ("float", "q", "shown"))
+    source.write_bytes(graphs.built(nodes, weights, [8, "n", 16]))
+    feeds = [{"x": random.normal(size=(8, 1, 16)).astype(np.float32)} for _ in range(4)]
+    ours.quantize_static(source, out, Feeds(feeds), per_channel=True)
+    assert {"w_quantized", "r_quantized"} <= {t.name for t in onnx.load(out).graph.initializer}
+    debug.modify_model_output_intermediate_tensors(out, shown)
+    found = debug.create_activation_matching(debug.collect_activations(shown, Feeds(feeds)))
+    assert "h" in found
+    assert not found.keys() & weights.keys()
 
 
 def test_lists_of_another_length_have_no_error() -> None:

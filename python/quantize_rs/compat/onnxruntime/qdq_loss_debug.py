@@ -52,6 +52,8 @@ def modify_model_output_intermediate_tensors(
 ) -> None:
     """Write a model that also outputs what its nodes read and compute.
 
+    Weights, and what is computed from them alone, as dequantized weights, are no activations.
+
     Parameters
     ----------
     input_model_path, output_model_path
@@ -71,8 +73,7 @@ def modify_model_output_intermediate_tensors(
     model = onnx.load(os.fspath(input_model_path))
     types = set(op_types_for_saving or ())
     inputs = {value.name for value in model.graph.input}
-    known = {tensor.name for tensor in model.graph.initializer}
-    known |= {value.name for value in model.graph.output}
+    known = _constants(onnx, model.graph) | {value.name for value in model.graph.output}
     for node in list(model.graph.node):
         if types and node.op_type not in types:
             continue
@@ -92,6 +93,19 @@ def modify_model_output_intermediate_tensors(
         save_as_external_data=save_as_external_data,
         location=data,
     )
+
+
+def _constants(onnx: Any, graph: Any) -> set[str]:
+    """Return the names of initializers, and of what nodes compute from them alone."""
+    found = {tensor.name for tensor in graph.initializer}
+    for node in graph.node:
+        # A subgraph may read any value.
+        kinds = {attribute.type for attribute in node.attribute}
+        inside = kinds & {onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS}
+        known = bool(node.input) or node.op_type == "Constant"
+        if known and not inside and found.issuperset(filter(None, node.input)):
+            found.update(node.output)
+    return found
 
 
 def collect_activations(
