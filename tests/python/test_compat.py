@@ -282,6 +282,34 @@ def test_a_reader_ends_at_anything_false(digits: Path, images: Path, end: Any) -
     assert quantize_rs.open(digits).plan(activations="int8").calibrate(Ending(images)).samples == 40
 
 
+def test_a_reader_ends_at_stop_iteration(digits: Path, images: Path) -> None:
+    class Ending(Reader):
+        def get_next(self) -> Any:
+            return {"image": next(self.left)[None]}
+
+    report = ours.quantize_static(digits, digits.with_name("out.onnx"), Ending(images))
+    assert report.samples == 40
+    assert len(debug.collect_activations(digits, Ending(images, 3))["logits"]) == 3
+    assert quantize_rs.open(digits).plan(activations="int8").calibrate(Ending(images)).samples == 40
+
+
+@pytest.mark.parametrize(
+    "providers",
+    [
+        ("CUDAExecutionProvider", "CPUExecutionProvider"),
+        [("CUDAExecutionProvider", {"device_id": 0}), "CPUExecutionProvider"],
+        (("CUDAExecutionProvider", {}), ("CPUExecutionProvider", {})),
+        "CUDAExecutionProvider",
+    ],
+)
+def test_providers_are_names_or_pairs_of_name_and_options(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture, providers: Any
+) -> None:
+    out = digits.with_name("out.onnx")
+    ours.quantize_static(digits, out, Reader(images), calibration_providers=providers)
+    assert "samples are run on the CPU, not by CUDAExecutionProvider" in caplog.messages
+
+
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
     digits: Path, images: Path
 ) -> None:

@@ -150,8 +150,14 @@ def items(data: Any) -> Iterator[Any]:
 
 
 def read(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
-    """Iterate over the feeds of a reader, which ends with None or an empty feed."""
-    while (feed := reader.get_next()) is not None and not is_end(feed):
+    """Iterate over the feeds of a reader, which ends with None, an empty feed or StopIteration."""
+    while True:
+        try:
+            feed = reader.get_next()
+        except StopIteration:
+            return
+        if feed is None or is_end(feed):
+            return
         yield feed
 
 

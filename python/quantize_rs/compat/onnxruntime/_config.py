@@ -14,7 +14,16 @@ from ._packages import onnx_package
 from .calibrate import CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
 
-__all__ = ["DynamicQuantConfig", "StaticQuantConfig", "arguments", "get_qdq_config"]
+__all__ = [
+    "DynamicQuantConfig",
+    "Providers",
+    "StaticQuantConfig",
+    "arguments",
+    "get_qdq_config",
+]
+
+# Names, or pairs of a name and its options, as a session of onnxruntime takes them.
+Providers: TypeAlias = Iterable[str | tuple[str, Mapping[str, Any]]]
 
 Excluded: TypeAlias = Iterable[str] | Callable[[Any, Any], bool] | None
 
@@ -45,7 +54,7 @@ class StaticQuantConfig:
     per_channel: bool = False
     reduce_range: bool = False
     use_external_data_format: bool = False
-    calibration_providers: Iterable[str] | None = None
+    calibration_providers: Providers | None = None
     extra_options: Any = None
 
     def __post_init__(self) -> None:
@@ -96,7 +105,7 @@ def get_qdq_config(
     keep_removable_activations: bool = False,
     min_real_range: float | None = None,
     tensor_quant_overrides: Mapping[str, Any] | None = None,
-    calibration_providers: Iterable[str] | None = None,
+    calibration_providers: Providers | None = None,
     op_types_to_quantize: Iterable[str] | None = None,
     nodes_to_exclude: Excluded = None,
     extra_options: Mapping[str, Any] | None = None,

@@ -325,7 +325,7 @@ def create_calibrator(
     augmented_model_path: StrPath | None = _NO_PATH,
     calibrate_method: Any = CalibrationMethod.MinMax,
     use_external_data_format: bool = False,
-    providers: Iterable[str] | None = None,
+    providers: Any = None,
     extra_options: Mapping[str, Any] | None = None,
 ) -> CalibraterBase:
     """Return a calibrater for a method, like onnxruntime's function.

@@ -27,7 +27,7 @@ from ._choices import (
     type_of,
     without_subgraphs,
 )
-from ._config import DynamicQuantConfig, StaticQuantConfig, arguments, get_qdq_config
+from ._config import DynamicQuantConfig, Providers, StaticQuantConfig, arguments, get_qdq_config
 from ._ranges import Wanted
 from .calibrate import CalibrationMethod
 from .matmul_nbits_quantizer import MatMulNBitsQuantizer
@@ -123,7 +123,7 @@ def quantize_static(
     nodes_to_exclude: Iterable[str] | None = None,
     use_external_data_format: bool = False,
     calibrate_method: Any = CalibrationMethod.MinMax,
-    calibration_providers: Iterable[str] | None = None,
+    calibration_providers: Providers | None = None,
     extra_options: Mapping[str, Any] | None = None,
     calibration_cache_path: StrPath | None = None,
     *,
@@ -207,9 +207,7 @@ def quantize_static(
         model, per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
     )
     writable(model_output)
-    others = [name for name in calibration_providers or () if name != "CPUExecutionProvider"]
-    if others:
-        _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
+    _warn_providers(calibration_providers)
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # the targets for CPUs do not support float8
     if options["target"] == "qnn" and activations in ("int8", "int16"):
@@ -239,6 +237,14 @@ def quantize_static(
         plan = overrides.plan(model, options)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
+
+
+def _warn_providers(given: Providers | None) -> None:
+    """Warn of the providers that do not run samples."""
+    given = [given] if isinstance(given, str) else given or ()
+    names = [item if isinstance(item, str) else item[0] for item in given]
+    if others := [name for name in names if name != "CPUExecutionProvider"]:
+        _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
 
 
 def _tables(

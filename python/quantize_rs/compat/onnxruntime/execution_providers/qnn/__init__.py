@@ -10,7 +10,7 @@ from ....._inputs.files import write
 from ....._inputs.model_source import ModelSource
 from ....._transforms.optimize import optimize
 from .....errors import OptionError
-from ..._config import StaticQuantConfig, get_qdq_config
+from ..._config import Providers, StaticQuantConfig, get_qdq_config
 from ...calibrate import CalibrationMethod
 from ...quant_utils import QuantType
 
@@ -35,7 +35,7 @@ def get_qnn_qdq_config(
     weight_symmetric: bool | None = None,
     keep_removable_activations: bool = False,
     stride: int | None = None,
-    calibration_providers: Iterable[str] | None = None,
+    calibration_providers: Providers | None = None,
     op_types_to_quantize: Iterable[str] | None = None,
     nodes_to_exclude: Any = None,
 ) -> StaticQuantConfig:
