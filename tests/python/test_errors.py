@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,14 @@ from quantize_rs import (
     ModelError,
     ModelFormatError,
     OptionError,
+    Plan,
     QuantizeError,
     UnsupportedModelError,
     errors,
 )
 from quantize_rs._options.table import canonical
 
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_cnn.onnx"
 ATTACKS = Path(__file__).resolve().parents[1] / "attacks" / "files"
 
 
@@ -170,6 +173,69 @@ def test_a_method_that_is_no_text_is_an_option_error(digits: Path, images: Path)
         with pytest.raises(OptionError, match=r"method is 3, expected the name") as caught:
             call()
         assert caught.value.option == "method"
+
+
+@pytest.fixture
+def plan(digits: Path) -> Plan:
+    return quantize_rs.open(digits).plan(activations="uint8")
+
+
+package: Any = quantize_rs  # whose types are those that callers mistake
+Calls = dict[str, tuple[str, Callable[[Any, Any], Any]]]
+OF_ANOTHER_TYPE: Calls = {
+    "apply": ("ranges is of type dict, .*path", lambda plan, _: plan.apply({"image": (0, 1)})),
+    "quantize": (
+        "ranges is of type dict, .*path",
+        lambda *_: package.quantize_with_calibration(DIGITS, None, ranges={"image": (0, 1)}),
+    ),
+    "diff": ("other is of type int, .*path", lambda _, ranges: ranges.diff(3)),
+    "merge": ("other is of type int, .*path", lambda _, ranges: ranges.merge([ranges, 3])),
+    "merge nothing": ("other is None, .*path", lambda _, ranges: ranges.merge()),
+    "merge no list": ("parts is 3, expected a list", lambda *_: package.Ranges.merge(3)),
+    "version": ("version is 8.6", lambda _, r: r.save_tensorrt_cache("c", version=8.6)),
+    "ends": ("'image' 3, expected two numbers", lambda _, r: r.with_values({"image": 3})),
+    "three ends": ("expected two numbers", lambda _, r: r.with_values({"image": (0, 1, 2)})),
+    "no dict of ends": ("expected a dict", lambda _, r: r.with_values([(0, 1)])),
+    "shard": ("shard is 1, expected a part", lambda plan, _: plan.calibrate([], shard=1)),
+    "part of a shard": ("shard is", lambda plan, _: plan.calibrate([], shard=(None, 2))),
+    "target_size": (
+        "target_size is 'small', expected a number",
+        lambda *_: package.mixed_precision(DIGITS, target_size="small"),
+    ),
+    "min_sqnr": (
+        "min_sqnr is 'high', expected a number",
+        lambda *_: package.mixed_precision(DIGITS, min_sqnr="high"),
+    ),
+    "plan": (
+        r"plan is of type bytes, expected a Plan: .*\.plan\(",
+        lambda *_: package.distributed.calibrate(b"", [], 1),
+    ),
+    "plan of layers": (
+        "plan is of type bytes, expected a Plan",
+        lambda *_: package.distributed.sensitivity(b"", [], 1),
+    ),
+    "plan of shards": (
+        "plan is of type bytes, expected a Plan",
+        lambda *_: package.distributed.split(b"", [], 1),
+    ),
+}
+
+
+@pytest.mark.parametrize("said", OF_ANOTHER_TYPE)
+def test_an_argument_of_another_type_is_an_option_error(
+    plan: Plan, images: Path, said: str
+) -> None:
+    message, call = OF_ANOTHER_TYPE[said]
+    ranges = plan.calibrate(images, limit=2)
+    with pytest.raises(OptionError, match=message) as caught:
+        call(plan, ranges)
+    assert str(caught.value).startswith(f"{caught.value.option} ")
+
+
+def test_a_key_that_is_no_name_is_a_calibration_error(plan: Plan, images: Path) -> None:
+    with pytest.raises(CalibrationError, match=r"key 0 .*`image`") as caught:
+        plan.calibrate({0: np.load(images)})
+    assert (caught.value.value, caught.value.category) == ("image", "input_mismatch")
 
 
 @pytest.mark.parametrize("factor", [1e-300, 1e-40, 1e39])

@@ -44,6 +44,9 @@ def test_a_size_is_met_by_the_model_that_the_bits_make(
     assert sizes == sorted(sizes, reverse=True)
     exact = quantize_rs.mixed_precision(digits, data, target_size=before // 2, bits=(8, 4))
     assert exact.bytes_after == sizes[0]
+    percentage = quantize_rs.mixed_precision(digits, data, target_size="20%", bits=(8, 4))
+    assert percentage.layer_bits
+    assert percentage.bytes_after == sizes[2]
 
 
 def test_an_sqnr_is_met_and_no_byte_more_than_needed_is_kept(digits: Path, images: Images) -> None:
@@ -69,6 +72,7 @@ def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
         ({"target_size": 0.5, "min_sqnr": 20}, "target_size"),
         ({"target_size": 0.01}, "target_size"),
         ({"target_size": -3}, "target_size"),
+        ({"target_size": "150%"}, "target_size"),
         ({"min_sqnr": 20}, "min_sqnr"),
         ({"min_sqnr": float("nan"), "data": images}, "min_sqnr"),
         ({"target_size": 0.5, "bits": ()}, "bits"),

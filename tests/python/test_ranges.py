@@ -251,6 +251,25 @@ def test_differences_are_reported(ranges: Ranges) -> None:
         diff.differences = ()  # type: ignore[misc]
 
 
+def test_a_file_stands_for_the_ranges_in_it(digits: Path, plan: Plan, images: Path) -> None:
+    pixels = np.load(images)
+    first, second = plan.calibrate(pixels[:30]), plan.calibrate(pixels[30:])
+    first.save("first.json")
+    second.save("second.json")
+    assert plan.apply("first.json").to_bytes() == plan.apply(first).to_bytes()
+    assert first.diff(Path("second.json")) == first.diff(second)
+    whole = first.merge(second)
+    assert first.merge("second.json") == first.merge([second]) == whole
+    assert Ranges.merge(["first.json", "second.json"]) == whole
+    assert Ranges.merge("first.json", "second.json") == whole
+    of_file = quantize_rs.sensitivity(plan, pixels[:4], ranges="first.json")
+    assert of_file.layers == quantize_rs.sensitivity(plan, pixels[:4], ranges=first).layers
+    made = [quantize_rs.insert_fake_quant(digits, ranges=r).model for r in (first, "first.json")]
+    assert made[0] == made[1]
+    with pytest.raises(OptionError, match=r"would overwrite 'first\.json'"):
+        quantize_rs.insert_fake_quant(digits, "first.json", ranges="first.json")
+
+
 def test_values_that_only_one_has_are_reported(digits: Path, images: Path, ranges: Ranges) -> None:
     some = quantize_rs.open(digits).plan(activations="uint8", op_types=["Gemm"]).calibrate(images)
     diff = ranges.diff(some)
@@ -279,6 +298,8 @@ def test_tensorrt_reads_what_is_written(ranges: Ranges) -> None:
             ranges.save_tensorrt_cache("none.cache", version=version)
     assert not Path("none.cache").exists()
     assert Path("other.cache").read_text("utf-8").startswith("TRT-10300-MinMaxCalibration\n")
+    ranges.save_tensorrt_cache("other.cache", version=8602)
+    assert Path("other.cache").read_text("utf-8").startswith("TRT-8602-MinMaxCalibration\n")
 
 
 @pytest.mark.parametrize("form", ["model", "plan", "path", "bytes"])

@@ -71,6 +71,11 @@ def test_some_variants_without_samples(mlp: Path, tmp_path: Path) -> None:
     assert [row.name for row in made.variants] == ["fp16", "q4"]
     assert all(row.sqnr_db is None and row.file for row in made.variants)
     assert made.samples == 0
+    assert tuple(made) == made.variants
+    assert len(made) == 2
+    assert "q4" in made
+    assert made["q4"] in made
+    assert "q8" not in made
 
 
 def test_uint8_weights_are_uint8(mlp: Path, tmp_path: Path) -> None:

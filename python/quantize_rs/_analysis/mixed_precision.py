@@ -33,9 +33,9 @@ def mixed_precision(
     model: ModelSource | Model,
     data: CalibrationData | None = None,
     *,
-    target_size: float | None = None,
+    target_size: float | str | None = None,
     min_sqnr: float | None = None,
-    max_accuracy_drop: float | None = None,
+    max_accuracy_drop: float | str | None = None,
     metric: MetricLike | None = None,
     labels: npt.ArrayLike | None = None,
     scores: str | None = None,
@@ -72,11 +72,12 @@ def mixed_precision(
     data : path, Samples, array, dict of arrays, iterable, reader, or "random", optional
         The samples, as `calibration_data` of `quantize_with_calibration`; about ten are enough, and
         all are kept in memory.
-    target_size : float, optional
-        The maximum size of the model in bytes; up to 1, as a fraction of the float size.
+    target_size : float or str, optional
+        The maximum size of the model in bytes; up to 1, as a fraction of the float size, or as a
+        percentage of it: ``"20%"``.
     min_sqnr : float, optional
         The minimum SQNR of the worst output on `data`, in dB. Give this or `target_size`.
-    max_accuracy_drop : float, optional
+    max_accuracy_drop : float or str, optional
         How much worse than the float model the result may be in `metric`; a goal of its own.
     metric, labels, scores
         A metric of the outputs, as in `compare`. With `target_size`, it chooses among the models
@@ -146,11 +147,16 @@ def mixed_precision(
     widths = check.listed("bits", bits, "numbers")
     if activations is not None:
         check.reject_unused("with activations", bits=tuple(widths) != _BITS)
-    goal = (target_size, min_sqnr, [check.bits("bits", width) for width in widths])
+    goal = (
+        check.number_or_percentage("target_size", target_size),
+        check.optional_number("min_sqnr", min_sqnr),
+        [check.bits("bits", width) for width in widths],
+    )
     if metric is None:
         unused = {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused("without a metric", **unused)
-    own = (metric_of(metric, labels, scores), max_accuracy_drop)
+    drop = check.number_or_percentage("max_accuracy_drop", max_accuracy_drop)
+    own = (metric_of(metric, labels, scores), drop)
     opened = core_model(model)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}

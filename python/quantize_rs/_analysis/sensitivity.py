@@ -19,7 +19,7 @@ from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
 from .._options import check
 from .._options.resolve import with_aliases
 from .._results.build import result
-from .._results.ranges import Ranges
+from .._results.ranges import Ranges, optional_ranges
 from .._results.sensitivity import Sensitivity
 from ..errors import OptionError
 from ..metrics import MetricLike, metric_of
@@ -44,7 +44,7 @@ def sensitivity(
     labels: npt.ArrayLike | None = None,
     scores: str | None = None,
     all_but_one: bool = False,
-    ranges: Ranges | None = None,
+    ranges: Ranges | str | os.PathLike[str] | None = None,
     weights: str | None = None,
     activations: str | None = "uint8",
     per_channel: bool | None = None,
@@ -82,8 +82,8 @@ def sensitivity(
     all_but_one : bool
         Quantize all layers except one, instead of one alone. The layer whose exclusion gives the
         best model comes first.
-    ranges : Ranges, optional
-        The ranges for the plan; by default those of `data`.
+    ranges : Ranges or path, optional
+        The ranges for the plan, or their file; by default those of `data`.
     weights, activations, per_channel, exclude
         As in `Model.plan`; with ``activations=None``, and without data, only weights are
         quantized.
@@ -167,7 +167,8 @@ def sensitivity(
     )
     own = own_metric(metric, labels, scores)
     options = (str(metric), all_but_one, None if resume is None else os.fspath(resume), None)
-    known = None if ranges is None else ranges._ranges
+    given_ranges = optional_ranges("ranges", ranges)
+    known = None if given_ranges is None else given_ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = _core.sensitivity(model._plan, known, source, options, own, begun)
     given: dict[str, object] = {

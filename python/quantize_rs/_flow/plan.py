@@ -20,7 +20,7 @@ from .._options.resolve import with_aliases
 from .._results import notebook
 from .._results.build import records, result
 from .._results.method_comparison import MethodComparison
-from .._results.ranges import Ranges
+from .._results.ranges import Ranges, optional_ranges
 from .._results.report import Report
 from .._results.rows import PlannedValue
 from .._results.steps import Step
@@ -245,13 +245,13 @@ class Plan:
         warn(comparison.warnings)
         return MethodComparison(comparison)
 
-    def apply(self, ranges: Ranges | None = None) -> Quantized:
+    def apply(self, ranges: Ranges | str | os.PathLike[str] | None = None) -> Quantized:
         """Quantize the model; the original model does not change.
 
         Parameters
         ----------
-        ranges : Ranges, optional
-            Required if the plan quantizes activations.
+        ranges : Ranges or path, optional
+            Ranges, or the file they were saved to. Required if the plan quantizes activations.
 
         Returns
         -------
@@ -263,7 +263,11 @@ class Plan:
         UnsupportedModelError
             A weight holds NaN or infinity.
         CalibrationError
-            The ranges are missing, or belong to another model.
+            The ranges are missing, or belong to another model; or the file does not hold any.
+        OptionError
+            `ranges` is something else.
+        FileNotFoundError, PermissionError, OSError
+            The file cannot be read.
 
         Examples
         --------
@@ -273,8 +277,9 @@ class Plan:
         >>> plan.apply().save("digits.int8.onnx").ratio > 3
         True
         """
-        quantized = Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
-        logged = [] if ranges is None else ranges._ranges.warnings
+        given = optional_ranges("ranges", ranges)
+        quantized = Quantized(self._plan.apply(None if given is None else given._ranges))
+        logged = [] if given is None else given._ranges.warnings
         # Those of the calibration come first, and were logged then.
         warn(quantized._quantized.warnings[len(logged) :])
         return quantized

@@ -15,7 +15,7 @@ from .._options import check
 from .._options.option_dict import option_dict
 from .._options.resolve import Resolved, resolve
 from .._results.model_info import ModelInfo
-from .._results.ranges import Ranges
+from .._results.ranges import Ranges, given_ranges
 from .._results.report import Report
 from ..errors import OptionError
 from .accuracy_control import AccuracyCheck, accuracy_check, checked
@@ -592,7 +592,7 @@ def _saved(
     if data is not None:
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
-    found = ranges if isinstance(ranges, Ranges) else Ranges.load(ranges)
+    found = given_ranges("ranges", ranges)
     if method not in ("auto", found.method):  # auto is the default
         what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
         raise OptionError(what, option="method")

@@ -56,6 +56,12 @@ class ModelInputs:
         """
         wanted = [one.name for one in self.all]
         missing = [name for name in wanted if name not in names]
+        if missing and (odd := [name for name in names if not isinstance(name, str)]):
+            what = (
+                f"an array has the key {odd[0]!r} where the name of an input is expected: "
+                f"{_listed(missing)}{', ' if place else ''}{place}"
+            )
+            raise CalibrationError(what, value=missing[0], category="input_mismatch")
         if missing and len(self.all) == 1 and "" in names:  # the array of the only input
             wanted = [""]
         elif missing and not self._are_left_to_the_core(names, missing):

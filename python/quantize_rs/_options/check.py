@@ -133,6 +133,16 @@ def passes(value: bool | Iterable[str] | None) -> list[str] | None:
     return names("passes", value)
 
 
+def number_or_percentage(option: str, value: float | str | None) -> float | None:
+    """Return a number, or the fraction that text such as ``"1%"`` stands for."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        found = number(option, value.strip().removesuffix("%")) / 100
+        if found > 1:
+            raise OptionError(f"{option} is {value!r}, expected at most '100%'", option=option)
+        return found
+    return optional_number(option, value)
+
+
 def fraction(option: str, value: float | str | None) -> float | None:
     """Return a fraction below 1, given as a number or as text: 0.01 or ``"1%"``."""
     if value is None:
@@ -154,6 +164,22 @@ def fraction(option: str, value: float | str | None) -> float | None:
         )
         raise OptionError(what + hint, option=option)
     return found
+
+
+def ends_by_name(
+    option: str, value: Mapping[str, tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Return the ends of ranges, two numbers each, by name."""
+    return {name: _ends(option, name, given) for name, given in _by_name(option, value).items()}
+
+
+def _ends(option: str, name: str, value: tuple[float, float]) -> tuple[float, float]:
+    try:
+        low, high = value
+        return float(low), float(high)
+    except (TypeError, ValueError):
+        what = f"{option} gives {name!r} {value!r}, expected two numbers: (smallest, largest)"
+        raise OptionError(what, option=option) from None
 
 
 def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
@@ -220,11 +246,10 @@ def shard(value: str | tuple[int, int] | None) -> tuple[int, int] | None:
     """Return a part of the samples, given as ``"2/8"`` or ``(2, 8)``."""
     if value is None:
         return None
-    parts = value.split("/") if isinstance(value, str) else list(value)
     try:
-        index, total = (int(part) for part in parts)
-    except ValueError:
-        what = f"shard is {value!r}, expected a part such as '1/4'"
+        index, total = map(int, value.split("/") if isinstance(value, str) else value)
+    except (TypeError, ValueError):
+        what = f"shard is {value!r}, expected a part such as '1/4' or (1, 4)"
         raise OptionError(what, option="shard") from None
     if not 1 <= index <= total:
         what = f"shard is {value!r}, expected a number from 1 to that of the parts"

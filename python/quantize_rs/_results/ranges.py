@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from .. import _core
 from .._inputs import files
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-__all__ = ["Ranges"]
+__all__ = ["GivenRanges", "Ranges", "given_ranges", "optional_ranges"]
 
+GivenRanges: TypeAlias = "Ranges | str | os.PathLike[str]"
+
+_EXPECTED = "expected Ranges, as Plan.calibrate returns them, or a path that Ranges.save wrote"
 _TENSORRT = "8601"  # the TensorRT version in the first line of a cache
 
 
@@ -89,14 +93,16 @@ class Ranges:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
         return cls(_core.Ranges.from_tensorrt(text, _read(model)))
 
-    def save_tensorrt_cache(self, path: str | os.PathLike[str], version: str = _TENSORRT) -> None:
+    def save_tensorrt_cache(
+        self, path: str | os.PathLike[str], version: str | int = _TENSORRT
+    ) -> None:
         """Write a calibration cache for TensorRT, to use with the float model.
 
         Parameters
         ----------
         path : path
             The file, which is written completely or not at all.
-        version : str
+        version : str or int
             The TensorRT version for the first line; TensorRT rejects other versions.
 
         Raises
@@ -117,10 +123,11 @@ class Ranges:
         ...     print(next(cache).strip())
         TRT-8601-EntropyCalibration2
         """
-        if not version or not version.isprintable() or " " in version:
+        number = str(version) if isinstance(version, str | int) else ""
+        if not number or not number.isprintable() or " " in number:
             what = f"version is {version!r}, expected the number of a version, as '8601'"
             raise OptionError(what, option="version")
-        files.write(path, self._ranges.to_tensorrt(version))
+        files.write(path, self._ranges.to_tensorrt(number))
 
     def using(self, method: str) -> Ranges:
         """Return the ranges of another method from the same statistics; no sample is run again.
@@ -164,6 +171,8 @@ class Ranges:
         ------
         CalibrationError
             A value has no range here, or ends are not finite or in the wrong order.
+        OptionError
+            `values` is not a dict, or a value is not given two numbers.
 
         Examples
         --------
@@ -174,11 +183,20 @@ class Ranges:
         >>> ranges.with_values({"image": (0.0, 2.0)}).values["image"]
         (0.0, 2.0)
         """
-        ends = {name: (float(low), float(high)) for name, (low, high) in values.items()}
-        return Ranges(self._ranges.with_values(ends))
+        return Ranges(self._ranges.with_values(check.ends_by_name("values", values)))
 
-    def diff(self, other: Ranges) -> RangesDiff:
+    def diff(self, other: Ranges | str | os.PathLike[str]) -> RangesDiff:
         """Return the values whose ranges differ, the most different first.
+
+        Parameters
+        ----------
+        other : Ranges or path
+            The other ranges, or their file.
+
+        Raises
+        ------
+        CalibrationError, FileNotFoundError, PermissionError, OSError
+            As in `load`.
 
         Examples
         --------
@@ -189,23 +207,30 @@ class Ranges:
         >>> print(ranges.diff(ranges))
         no difference
         """
-        return result(RangesDiff, self._ranges.diff(other._ranges))
+        return result(RangesDiff, self._ranges.diff(given_ranges("other", other)._ranges))
 
-    def merge(self: Ranges | Iterable[Ranges], other: Ranges | None = None) -> Ranges:
+    def merge(
+        self: GivenRanges | Iterable[GivenRanges],
+        other: GivenRanges | Iterable[GivenRanges] | None = None,
+    ) -> Ranges:
         """Return the ranges of one calibration over the samples of both, or of all parts.
 
         ``first.merge(second)`` merges two, and ``Ranges.merge(parts)`` all parts of a calibration
-        with `shard`. The result is that of one calibration bit for bit. Shards hold the second
-        moments that weights are rounded with, which `Plan.apply` does for the merged ranges;
-        merged from other ranges, weights are rounded without samples. Ranges of ``"auto"`` cannot
-        be merged: merge ranges of one method first. Warnings about the samples of all parts are
-        logged.
+        with `shard`; files stand for the ranges in them. The result is that of one calibration bit
+        for bit. Shards hold the second moments that weights are rounded with, which `Plan.apply`
+        does for the merged ranges; merged from other ranges, weights are rounded without samples.
+        Ranges of ``"auto"`` cannot be merged: merge ranges of one method first. Warnings about the
+        samples of all parts are logged.
 
         Raises
         ------
         CalibrationError
             The ranges belong to different models, methods or values; or a shard is missing, or
             given twice.
+        OptionError
+            There is nothing to merge with, or something that is not ranges.
+        FileNotFoundError, PermissionError, OSError
+            A file cannot be read.
 
         Examples
         --------
@@ -220,12 +245,12 @@ class Ranges:
         """
         if isinstance(self, Ranges):
             if other is None:
-                raise TypeError("merge() needs other ranges")
-            both = self._ranges.merge(other._ranges)
-            warn(both.warnings)
-            return Ranges(both)
-        parts = [*self] if other is None else [*self, other]
-        merged = _core.Ranges.merge_all([part._ranges for part in parts])
+                what = f"other is None, {_EXPECTED}"
+                raise OptionError(what, option="other")
+            merged = functools.reduce(_core.Ranges.merge, _all("other", other), self._ranges)
+        else:
+            parts = _all("parts", self) + ([] if other is None else _all("other", other))
+            merged = _core.Ranges.merge_all(parts)
         warn(merged.warnings)
         return Ranges(merged)
 
@@ -317,6 +342,30 @@ class Ranges:
         rows = ([name, *ends, chosen.get(name)] for name, ends in self.values.items())
         header = ["value", "min", "max", "method"]
         return notebook.table(f"{self.samples} samples, {self.method}", header, rows)
+
+
+def given_ranges(option: str, value: GivenRanges) -> Ranges:
+    """Return ranges, which a path is read for; `option` is the name that errors use."""
+    match value:
+        case Ranges():
+            return value
+        case str() | os.PathLike():
+            return Ranges.load(value)
+    raise OptionError(f"{option} is of type {type(value).__name__}, {_EXPECTED}", option=option)
+
+
+def optional_ranges(option: str, value: GivenRanges | None) -> Ranges | None:
+    """Return ranges, or None."""
+    return None if value is None else given_ranges(option, value)
+
+
+def _all(option: str, value: GivenRanges | Iterable[GivenRanges]) -> list[_core.Ranges]:
+    match value:
+        case Ranges() | str() | os.PathLike():
+            parts: list[GivenRanges] = [value]
+        case _:
+            parts = check.listed(option, value, "ranges, or of files with them")
+    return [given_ranges(option, part)._ranges for part in parts]
 
 
 def _read(model: OpenedModel | Planned | ModelSource) -> _core.Model:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,7 +48,8 @@ class VariantRow:
 class Variants(Result):
     """The variants of a model.
 
-    ``print(variants)`` shows a table, ``variants.to_json()`` is for programs.
+    ``print(variants)`` shows a table, ``variants.to_json()`` is for programs. Iterating yields the
+    rows, ``variants["q4"]`` is the row of a name, and ``"q4" in variants`` whether there is one.
 
     Attributes
     ----------
@@ -74,6 +76,15 @@ class Variants(Result):
     samples: int
     engine: str | None
     variants: tuple[VariantRow, ...]
+
+    def __iter__(self) -> Iterator[VariantRow]:
+        return iter(self.variants)
+
+    def __len__(self) -> int:
+        return len(self.variants)
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in (row.name, row) for row in self.variants)
 
     def __getitem__(self, name: str) -> VariantRow:
         for row in self.variants:

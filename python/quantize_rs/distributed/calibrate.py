@@ -21,7 +21,7 @@ from .._options import check
 from .._results.ranges import Ranges
 from ..errors import CalibrationError, OptionError
 from .processes import Processes
-from .shards import Layers, Shard, Solve, merge, outcome, solves, split
+from .shards import Layers, Shard, Solve, check_plan, merge, outcome, solves, split
 
 __all__ = ["calibrate"]
 
@@ -109,6 +109,7 @@ def calibrate(
     >>> quantize_rs.distributed.calibrate(plan, digits.calibration, 1).samples
     200
     """
+    check_plan(plan)
     repeats = check.count("retries", retries)
     if plan._origin[1].get("resume_rounding") is not None:
         what = "resume_rounding: workers round at the same time and cannot share its file: omit it"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ from .._inputs.run import Run
 from .._inputs.samples import CalibrationData
 from .._options import check
 from .._results.build import result
-from .._results.ranges import Ranges
+from .._results.ranges import Ranges, optional_ranges
 from .._results.sensitivity import Sensitivity
 from .calibrate import Calls, Counted, Executor, opened, worker_count
-from .shards import layers, split
+from .shards import check_plan, layers, split
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -33,7 +34,7 @@ def sensitivity(
     labels: npt.ArrayLike | None = None,
     scores: str | None = None,
     all_but_one: bool = False,
-    ranges: Ranges | None = None,
+    ranges: Ranges | str | os.PathLike[str] | None = None,
     engine: str = "auto",
     limit: int | None = None,
     threads: int | None = 1,
@@ -83,12 +84,14 @@ def sensitivity(
     >>> len(found.layers)
     5
     """
+    check_plan(plan)
     repeats = check.count("retries", retries)
     own = own_metric(metric, labels, scores)
-    if ranges is not None and ranges._ranges.has_moments:  # once, and not by every worker
+    given = optional_ranges("ranges", ranges)
+    if given is not None and given._ranges.has_moments:  # once, and not by every worker
         with Run("auto", None, threads, None).session() as run:
-            ranges = Ranges(plan._plan.round(ranges._ranges, run))
-    known = None if ranges is None else ranges.to_json()
+            given = Ranges(plan._plan.round(given._ranges, run))
+    known = None if given is None else given.to_json()
     with opened(executor) as pool, shown(progress, "analyzing layers", "groups") as call:
         count = worker_count(pool)
         shards = split(plan, samples, count, engine=engine, limit=limit, threads=threads)

@@ -137,6 +137,7 @@ def split(
     >>> quantize_rs.distributed.merge(shard() for shard in shards).samples
     200
     """
+    check_plan(plan)
     if not isinstance(engine, str):
         what = "engine is an object, which stays in this process: give the name of an engine"
         raise OptionError(what, option="engine")
@@ -164,6 +165,16 @@ def split(
     sent = _pickled(job, f"samples of type {type(job.samples).__name__}")
     count = check.count("shards", shards, least=1)
     return [Shard(index, count, sent) for index in range(1, count + 1)]
+
+
+def check_plan(plan: object) -> None:
+    """Raise an `OptionError` for anything but a plan."""
+    if not isinstance(plan, Plan):
+        what = (
+            f"plan is of type {type(plan).__name__}, expected a Plan: "
+            'quantize_rs.open(path).plan(activations="uint8")'
+        )
+        raise OptionError(what, option="plan")
 
 
 @dataclass(frozen=True, slots=True)

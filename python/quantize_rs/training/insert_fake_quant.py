@@ -29,7 +29,7 @@ def insert_fake_quant(
     activations: str = "uint8",
     per_channel: bool = True,
     symmetric: bool = True,
-    ranges: Ranges | None = None,
+    ranges: Ranges | str | os.PathLike[str] | None = None,
     method: str = "minmax",
     engine: Engine = "auto",
     limit: int | None = None,
@@ -59,8 +59,8 @@ def insert_fake_quant(
         The types of weights and activations.
     per_channel, symmetric : bool
         As in `quantize`.
-    ranges : Ranges, optional
-        Ranges of an earlier calibration, instead of `calibration_data`.
+    ranges : Ranges or path, optional
+        Ranges of an earlier calibration, or their file, instead of `calibration_data`.
     method, engine, limit, threads
         As in `Plan.calibrate`.
     **options
@@ -91,7 +91,7 @@ def insert_fake_quant(
     >>> report.bytes_after < report.bytes_before / 3
     True
     """
-    destination = writable(output)
+    destination = writable(output, calibration_data, ranges)
     if ranges is not None and calibration_data is not None:
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
