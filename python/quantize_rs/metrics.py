@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._inputs.arrays import as_feed
+from ._inputs.labels import labels_of
 from .errors import OptionError
 
 __all__ = [
@@ -239,15 +240,17 @@ def metric_of(wanted: MetricLike | None, labels: Any, scores: str | None) -> _Ad
     Raises
     ------
     OptionError
-        The name is unknown, or the metric of this name needs labels.
+        The name is unknown, the metric of this name needs labels, or has no use for them.
     """
+    if isinstance(wanted, str):
+        return _Adapter(_named(wanted, labels, scores))
+    if wanted is not None:
+        _reject_unused("a metric of your own, which brings what it needs", labels, scores)
     match wanted:
         case None:
             return None
         case Metric():
             return _Adapter(wanted)
-        case str():
-            return _Adapter(_named(wanted, labels, scores))
         case _ if callable(wanted):
             name = getattr(wanted, "__name__", type(wanted).__name__)
             better = bool(getattr(wanted, "higher_is_better", True))
@@ -258,6 +261,7 @@ def metric_of(wanted: MetricLike | None, labels: Any, scores: str | None) -> _Ad
 
 def _named(name: str, labels: Any, scores: str | None) -> Metric:
     if name in _ALONE:
+        _reject_unused(f"metric={name!r}", labels, scores)
         return _ALONE[name]()
     count = name.removeprefix("top").lstrip("-")
     ranked = name.startswith("top") and count.isdecimal() and int(count) > 0
@@ -269,9 +273,16 @@ def _named(name: str, labels: Any, scores: str | None) -> Metric:
         raise OptionError(what, option="metric")
     if labels is None:
         raise OptionError(f"metric is {name!r}, which needs labels", option="metric")
+    wanted = labels_of(labels) or []
     if ranked:
-        return top_k(labels, int(count), output=scores)
-    return perplexity(labels, output=scores)
+        return top_k(wanted, int(count), output=scores)
+    return perplexity(wanted, output=scores)
+
+
+def _reject_unused(what: str, labels: Any, scores: str | None) -> None:
+    for option, value in (("labels", labels), ("scores", scores)):
+        if value is not None:
+            raise OptionError(f"{option} has no effect with {what}", option=option)
 
 
 class _Adapter:

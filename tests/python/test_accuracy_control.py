@@ -132,6 +132,47 @@ def test_accuracy_falls_back_too(digits: Path, held_out: tuple[Images, Labels]) 
     assert len(found.float_layers) > 0
 
 
+@pytest.mark.parametrize("name", ["labels.npy", "labels.txt", "labels.csv"])
+def test_labels_come_from_a_file(digits: Path, held_out: tuple[Images, Labels], name: str) -> None:
+    images, labels = held_out
+    if name == "labels.npy":
+        np.save(name, labels.astype(np.uint8))
+    else:
+        Path(name).write_text({"txt": "\n", "csv": ", "}[name[-3:]].join(map(str, labels)) + "\n")
+    for metric in (None, "top5"):
+        options: dict[str, Any] = {"verify": images, "metric": metric}
+        expected = quantize_rs.quantize(digits, None, labels=labels, **options).accuracy_control
+        for path in (name, Path(name)):
+            found = quantize_rs.quantize(digits, None, labels=path, **options).accuracy_control
+            assert found == expected
+    measured = quantize_rs.compare(digits, digits, images, name, latency=False).accuracy
+    assert measured is not None
+    assert measured.labels == len(labels)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("labels.txt", b"1\n2.5\n", r"'labels.txt': '2\.5' is no whole number"),
+        ("labels.bin", b"\xff\xfe\x00", "'labels.bin' are no text"),
+        ("labels.npy", b"\x93NUMPY", "'labels.npy' cannot be read"),
+        ("labels.npy", None, "are of float64, expected whole numbers, or a path"),
+    ],
+)
+def test_a_file_without_labels_is_refused(
+    digits: Path, images: Images, name: str, content: bytes | None, message: str
+) -> None:
+    if content is None:
+        np.save(name, np.full(24, 0.5))
+    else:
+        Path(name).write_bytes(content)
+    with pytest.raises(OptionError, match=message) as refused:
+        quantize_rs.compare(digits, digits, images, name, latency=False)
+    assert refused.value.option == "labels"
+    with pytest.raises(FileNotFoundError, match=r"none\.npy"):
+        quantize_rs.compare(digits, digits, images, "none.npy", latency=False)
+
+
 @pytest.mark.parametrize("kind", ["array", "generator", "reused", "reader"])
 def test_the_samples_of_a_calibration_serve_and_the_report_says_so(
     digits: Path, images: Images, kind: str

@@ -16,6 +16,11 @@ SAMPLES = DIGITS.with_name("calibration.npy")
 
 RUN: dict[str, Any] = {"engine": "tract", "threads": 2}
 NOISE: dict[str, Any] = {"sample_shape": (1, 8, 8), "seed": 3}
+CLASSES: dict[str, Any] = {"labels": [1], "scores": "logits"}
+
+
+def nothing(*_: object) -> float:
+    return 0.0
 
 
 def with_ranges(**options: Any) -> object:
@@ -62,6 +67,31 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
         {"weight_algorithm": "gptq"},
     ),
     (
+        "calibration of samples",
+        lambda **options: quantize_rs.open(DIGITS).plan().calibrate(SAMPLES, **options),
+        NOISE | {"num_samples": 5},
+    ),
+    (
+        "methods on samples",
+        lambda **options: quantize_rs.open(DIGITS).plan().compare_methods(SAMPLES, **options),
+        NOISE | {"num_samples": 5},
+    ),
+    (
+        "16-bit floats with samples",
+        lambda **options: quantize_rs.convert_float16(DIGITS, None, SAMPLES, **options),
+        NOISE | {"num_samples": 5},
+    ),
+    (
+        "16-bit floats without samples",
+        lambda **options: quantize_rs.convert_float16(DIGITS, None, **options),
+        RUN | NOISE | {"limit": 3, "num_samples": 5, "enough_sqnr": 40.0},
+    ),
+    (
+        "variants without samples",
+        lambda **options: quantize_rs.variants(DIGITS, "made", only=["fp16"], **options),
+        RUN | {"limit": 3},
+    ),
+    (
         "calibration without accuracy criteria",
         lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
         NOISE | {"scores": "logits"},
@@ -75,22 +105,41 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
     (
         "sensitivity without data",
         lambda **options: quantize_rs.sensitivity(DIGITS, **options),
-        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "int8"},
+        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "int8"} | CLASSES,
     ),
     (
         "sensitivity of a plan",
         of_plan,
-        {"weights": "int4", "activations": "int8", "per_channel": True, "exclude": ["Conv"]},
+        NOISE
+        | {"num_samples": 5}
+        | {"weights": "int4", "activations": "int8", "per_channel": True, "exclude": ["Conv"]},
     ),
     (
         "compare without latency",
         lambda **options: quantize_rs.compare(DIGITS, DIGITS, SAMPLES, latency=False, **options),
-        NOISE | {"runs": 3, "latency_threads": 2},
+        NOISE | {"num_samples": 5, "runs": 3, "latency_threads": 2},
+    ),
+    (
+        "compare with a metric of the outputs alone",
+        lambda **options: quantize_rs.compare(DIGITS, DIGITS, SAMPLES, metric="kl", **options),
+        CLASSES,
+    ),
+    (
+        "compare with a metric of your own",
+        lambda **options: quantize_rs.compare(DIGITS, DIGITS, SAMPLES, metric=nothing, **options),
+        CLASSES,
+    ),
+    (
+        "accuracy criteria with a metric of the outputs alone",
+        lambda **options: quantize_rs.quantize(
+            DIGITS, None, verify=SAMPLES, metric="mae", **options
+        ),
+        CLASSES,
     ),
     (
         "layer_errors of samples",
         lambda **options: quantize_rs.layer_errors(DIGITS, DIGITS, SAMPLES, **options),
-        NOISE,
+        NOISE | {"num_samples": 5},
     ),
     (
         "plan without activations",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from .. import _core
 from .._flow.model import Model
 from .._flow.origin import stamped
 from .._inputs.engines import Engine
+from .._inputs.labels import labels_of
 from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
@@ -34,7 +36,7 @@ def compare(
     original: ModelSource | Model,
     quantized: ModelSource | Model,
     data: CalibrationData | None = None,
-    labels: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike | os.PathLike[str] | None = None,
     *,
     scores: str | None = None,
     metric: MetricLike | None = None,
@@ -63,8 +65,9 @@ def compare(
         The models, with the same inputs and outputs.
     data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         The samples, as `calibration_data` of `quantize_with_calibration`.
-    labels : array of int, optional
-        The correct class of every row of every sample, to measure the accuracy of both models.
+    labels : array of int, or path, optional
+        The correct class of every row of every sample, to measure the accuracy of both models; or
+        the path of a ``.npy`` file or a text file with them, one per line.
     scores : str, optional
         The output with the class scores; by default the first output of a softmax, or of the final
         Gemm or MatMul of a classifier.
@@ -123,7 +126,7 @@ def compare(
     )
     options = CompareDict(
         # With a metric of their own, they are not classes.
-        labels=check.labels(labels) if metric is None else None,
+        labels=labels_of(labels) if metric is None else None,
         metric=metric_of(metric, labels, scores),
         scores=scores,
         latency=latency,

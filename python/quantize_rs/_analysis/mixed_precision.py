@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -37,7 +38,7 @@ def mixed_precision(
     min_sqnr: float | None = None,
     max_accuracy_drop: float | str | None = None,
     metric: MetricLike | None = None,
-    labels: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike | os.PathLike[str] | None = None,
     scores: str | None = None,
     bits: Iterable[int] = _BITS,
     activations: str | None = None,

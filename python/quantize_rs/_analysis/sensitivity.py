@@ -41,7 +41,7 @@ def sensitivity(
     data: CalibrationData | None = None,
     metric: str | MetricLike = "sqnr",
     *,
-    labels: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike | os.PathLike[str] | None = None,
     scores: str | None = None,
     all_but_one: bool = False,
     ranges: Ranges | str | os.PathLike[str] | None = None,
@@ -134,6 +134,7 @@ def sensitivity(
         run |= {"threads": threads is not None, "num_samples": num_samples != 100}
         noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
         shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
+        shown |= {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused("without data", **run, **noise, **shown)
     asked = model
     if isinstance(model, Plan):
@@ -181,7 +182,7 @@ def sensitivity(
 
 
 def own_metric(
-    metric: str | MetricLike, labels: npt.ArrayLike | None, scores: str | None
+    metric: str | MetricLike, labels: npt.ArrayLike | os.PathLike[str] | None, scores: str | None
 ) -> object | None:
     """Return the metric of outputs that layers are ranked by; None for one of the core."""
     own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from .. import _core
+from .._inputs.labels import labels_of
 from .._inputs.run import Run, warn
 from .._inputs.samples import CalibrationData, overlap, sample_source
 from .._options import check
@@ -86,7 +87,7 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
     check.choice("check", found["check"], ("auto", "none"))
     metric = metric_of(found["metric"], found["labels"], found["scores"])
     # With a metric of their own, they are not classes.
-    labels = check.labels(found["labels"]) if metric is None else None
+    labels = labels_of(found["labels"]) if metric is None else None
     criteria = ("min_sqnr", "max_accuracy_drop", "require_faster", "labels", "metric")
     first = next((option for option in criteria if option in found.given), None)
     if data is None and first is None:

@@ -69,7 +69,7 @@ class QuantizeKeywords(TypedDict, total=False):
     max_accuracy_drop: float | str | None
     require_faster: bool
     fall_back: bool
-    labels: npt.ArrayLike | None
+    labels: npt.ArrayLike | os.PathLike[str] | None
     metric: MetricLike | None
     check: str
     scores: str | None
@@ -142,7 +142,7 @@ class CalibrateKeywords(TypedDict, total=False):
     max_accuracy_drop: float | str | None
     require_faster: bool
     fall_back: bool
-    labels: npt.ArrayLike | None
+    labels: npt.ArrayLike | os.PathLike[str] | None
     metric: MetricLike | None
     check: str
     scores: str | None

@@ -89,9 +89,9 @@ class AccuracyControl:
         Where `min_sqnr` or `max_accuracy_drop` is missed, leave layers in float, the most sensitive
         first, until the criterion holds; the report lists them. False makes a miss an error.
         Default: True.
-    labels : npt.ArrayLike | None
-        The correct class of each row of the samples: whole numbers, on the command line in a `.npy`
-        file or in a text file with one per line. Default: None.
+    labels : npt.ArrayLike | os.PathLike[str] | None
+        The correct class of each row of the samples: whole numbers, in Python also an array of
+        them; or a `.npy` file, or a text file with one per line. Default: None.
     metric : MetricLike | None
         A metric that takes the place of the accuracy: a function of the outputs and the samples,
         one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or `"perplexity"`. The
@@ -111,7 +111,7 @@ class AccuracyControl:
     max_accuracy_drop: float | str | None = None
     require_faster: bool = False
     fall_back: bool = True
-    labels: npt.ArrayLike | None = None
+    labels: npt.ArrayLike | os.PathLike[str] | None = None
     metric: MetricLike | None = None
     check: str = "auto"
     scores: str | None = None

@@ -10,7 +10,7 @@ from .. import _core
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
 from .._inputs.run import Run
-from .._inputs.samples import CalibrationData, sample_source
+from .._inputs.samples import CalibrationData, is_noise, sample_source
 from .._options import check
 from .._options.option_dict import option_dict
 from .._options.resolve import Resolved, resolve
@@ -177,8 +177,8 @@ def quantize(
         - `fall_back`: Where `min_sqnr` or `max_accuracy_drop` is missed, leave layers in float, the
           most sensitive first, until the criterion holds; the report lists them. Also called
           `auto_fallback` or `sensitivity_analysis`.
-        - `labels`: The correct class of each row of the samples: whole numbers, on the command line
-          in a `.npy` file or in a text file with one per line.
+        - `labels`: The correct class of each row of the samples: whole numbers, in Python also an
+          array of them; or a `.npy` file, or a text file with one per line.
         - `metric`: A metric that takes the place of the accuracy: a function of the outputs and the
           samples, one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or
           `"perplexity"`.
@@ -430,8 +430,8 @@ def quantize_with_calibration(
         - `fall_back`: Where `min_sqnr` or `max_accuracy_drop` is missed, leave layers in float, the
           most sensitive first, until the criterion holds; the report lists them. Also called
           `auto_fallback` or `sensitivity_analysis`.
-        - `labels`: The correct class of each row of the samples: whole numbers, on the command line
-          in a `.npy` file or in a text file with one per line.
+        - `labels`: The correct class of each row of the samples: whole numbers, in Python also an
+          array of them; or a `.npy` file, or a text file with one per line.
         - `metric`: A metric that takes the place of the accuracy: a function of the outputs and the
           samples, one of `quantize_rs.metrics`, or the name of one, such as `"top5"` or
           `"perplexity"`.
@@ -526,7 +526,8 @@ def _quantized(
             data,
             "calibration_data",
             model._model,
-            num_samples=found["num_samples"],
+            # In 0.10 it was given with samples, too.
+            num_samples=found["num_samples"] if is_noise(data) else 100,
             sample_shape=found["sample_shape"],
             seed=found["seed"],
         )

@@ -86,6 +86,9 @@ def variants(
         only=check.optional_names("only", only),
         stem=stem,
     )
+    run_options = Run(engine, limit, threads, progress)
+    if calibration_data is None:
+        check.reject_unused("without calibration_data", **run_options.given())
     folder.mkdir(parents=True, exist_ok=True)
     with check.rename_errors():
         if calibration_data is None:
@@ -99,7 +102,7 @@ def variants(
                 sample_shape=None,
                 seed=0,
             )
-            with Run(engine, limit, threads, progress).session("making variants") as run:
+            with run_options.session("making variants") as run:
                 outcome = _core.variants_with_samples(model, folder, options, samples, run)
     found = result(Variants, outcome)
     for row in found.variants:

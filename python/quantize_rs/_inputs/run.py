@@ -33,6 +33,14 @@ class Run:
     threads: int | None
     progress: bool | Callback | None
 
+    def given(self) -> dict[str, bool]:
+        """Return which of these the caller gave, apart from `progress`."""
+        return {
+            "engine": self.engine != "auto",
+            "limit": self.limit is not None,
+            "threads": self.threads is not None,
+        }
+
     @contextlib.contextmanager
     def session(self, work: str = "calibrating") -> Iterator[_core.Run]:
         """Return the run for the extension module, and show its progress until the block ends."""

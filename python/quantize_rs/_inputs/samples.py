@@ -45,6 +45,8 @@ _EXPECTED = (
     'pyarrow Table, an iterable, or an object with get_next(); "random" calibrates with noise'
 )
 
+_NUM_SAMPLES = 100  # of "random", where the caller does not say
+
 ANALYSIS_NOISE = "analyzing with random values, which say little about real inputs"
 _NOISE = (
     "calibrating with random values: the ranges of noise are not those of data, and accuracy will "
@@ -71,7 +73,9 @@ def sample_source(
     seed = check.count("seed", seed)
     if not is_noise(data):
         why = 'on samples that are given: it is for "random"'
-        check.reject_unused(why, sample_shape=shape is not None, seed=seed != 0)
+        unused = {"sample_shape": shape is not None, "seed": seed != 0}
+        check.reject_unused(f"{why}; see limit", num_samples=count != _NUM_SAMPLES)
+        check.reject_unused(why, **unused)
     match data:
         case None:
             raise OptionError(f"{option} is None, {_EXPECTED}", option=option)

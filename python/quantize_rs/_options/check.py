@@ -7,9 +7,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
 
-import numpy as np
-import numpy.typing as npt
-
 from ..errors import OptionError
 from .table import canonical
 
@@ -229,17 +226,6 @@ def shape(option: str, value: Iterable[SupportsIndex] | None) -> list[int] | Non
     if value is None:
         return None
     return [count(option, length) for length in listed(option, value, "lengths")]
-
-
-def labels(value: npt.ArrayLike | None) -> list[int] | None:
-    """Return class labels as integers, or None."""
-    if value is None:
-        return None
-    array = np.asarray(value)
-    if array.dtype.kind not in "iub":
-        raise OptionError(f"labels are of {array.dtype}, expected whole numbers", option="labels")
-    found: list[int] = array.astype(np.int64).ravel().tolist()
-    return found
 
 
 def shard(value: str | tuple[int, int] | None) -> tuple[int, int] | None:

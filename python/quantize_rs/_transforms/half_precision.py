@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["convert_bfloat16", "convert_float16"]
 
+_ENOUGH = 60.0
+
 
 def convert_float16(
     source: ModelSource,
@@ -35,7 +37,7 @@ def convert_float16(
     *,
     keep_io: bool = True,
     exclude: Iterable[str] | None = None,
-    enough_sqnr: float = 60.0,
+    enough_sqnr: float = _ENOUGH,
     engine: Engine = "auto",
     limit: int | None = None,
     num_samples: int = 100,
@@ -120,7 +122,7 @@ def convert_bfloat16(
     *,
     keep_io: bool = True,
     exclude: Iterable[str] | None = None,
-    enough_sqnr: float = 60.0,
+    enough_sqnr: float = _ENOUGH,
     engine: Engine = "auto",
     limit: int | None = None,
     num_samples: int = 100,
@@ -195,6 +197,11 @@ def _converted(
     target = writable(output)
     model = read_model(source)
     if samples.data is None:
+        other = abs(options["enough_sqnr"] - _ENOUGH) > 0  # not NaN, which is an error of its own
+        unused = run.given() | {"enough_sqnr": other}
+        unused |= {"num_samples": samples.num_samples != 100, "seed": samples.seed != 0}
+        unused |= {"sample_shape": samples.sample_shape is not None}
+        check.reject_unused("without calibration_data", **unused)
         made = _core.convert_half(model, options)
     else:
         given = sample_source(

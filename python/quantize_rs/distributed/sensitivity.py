@@ -31,7 +31,7 @@ def sensitivity(
     executor: Executor | int | None = None,
     metric: Any = "sqnr",
     *,
-    labels: npt.ArrayLike | None = None,
+    labels: npt.ArrayLike | os.PathLike[str] | None = None,
     scores: str | None = None,
     all_but_one: bool = False,
     ranges: Ranges | str | os.PathLike[str] | None = None,

@@ -224,11 +224,11 @@ options! {
         example: "fall_back=False",
     };
 
-    /// The correct class of each row of the samples: whole numbers, on the command line in a `.npy`
-    /// file or in a text file with one per line.
+    /// The correct class of each row of the samples: whole numbers, in Python also an array of
+    /// them; or a `.npy` file, or a text file with one per line.
     row labels: Option<SamplesPath> = None => {
         example: "labels=labels",
-        python_type: Some("npt.ArrayLike | None"),
+        python_type: Some("npt.ArrayLike | os.PathLike[str] | None"),
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
     };
 
