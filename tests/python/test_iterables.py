@@ -163,6 +163,32 @@ class DataLoader:
             yield [Tensor(images), Tensor(np.zeros(len(images), np.int64))]
 
 
+class Dataset:
+    """As a data set of torch: without an `__iter__`, and its items need not end."""
+
+    def __init__(self, images: Array) -> None:
+        self.images = images
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[Array, int]:
+        assert index < len(self.images)
+        return self.images[index], 3
+
+
+def test_a_data_set_without_an_iterator_is_taken_by_its_length(plan: Plan) -> None:
+    images = np.random.default_rng(3).random((6, 3, 8, 6), np.float32)
+    ranges = plan.calibrate(Dataset(images))
+    assert ranges.samples == 6
+    assert ranges == plan.calibrate(images)
+    doubled = quantize_rs.Samples(Dataset(images), lambda image: image * 2)
+    assert plan.calibrate(doubled) == plan.calibrate(images * 2)
+    counts: list[tuple[int, int | None]] = []
+    plan.calibrate(Dataset(images), progress=lambda *count: counts.append(count))
+    assert counts[-1] == (6, 6)
+
+
 @pytest.mark.parametrize("batch_size", [1, 3, 4])
 def test_a_data_loader_of_images_and_labels(plan: Plan, batch_size: int) -> None:
     loader = DataLoader(GOOD, batch_size)

@@ -312,7 +312,8 @@ def quantize_with_calibration(
         - An array, or a dict of one array for each input. Samples lie along the first axis; an
           array with one axis more than the input holds whole inputs. Arrays in C order are not
           copied and must not be written to during the call.
-        - An iterable of arrays or dicts, such as a torch ``DataLoader``; of a tuple or list the
+        - An iterable of arrays or dicts, such as a torch ``DataLoader``, or a data set with
+          ``__len__`` and ``__getitem__``, such as a torch ``Dataset``; of a tuple or list the
           first element is used. Each item is copied. An item may be one sample, with or without
           its first axis, or a batch, which is split into samples. It is split if the first axis of
           all inputs varies in length and the model calls it a batch (``N``, ``batch_size``), or has

@@ -43,6 +43,17 @@ class ArrayLike(Protocol):
         """Return the array."""
 
 
+@runtime_checkable
+class Indexed(Protocol):
+    """A data set of numbered items, as torch's ``Dataset``, which may have no ``__iter__``."""
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return an item."""
+
+
 Stage: TypeAlias = Callable[[Iterable[Row]], Iterator[Row]]
 
 
@@ -137,7 +148,7 @@ def _encoded(folder: ImageFolder) -> Rows:
 
 
 def items(data: Any) -> Iterator[Any]:
-    """Iterate over an iterable or a reader; a function is applied to the items."""
+    """Iterate over an iterable, a reader or a data set; a function is applied to the items."""
     match data:
         case Samples():
             given = enumerate(items(data.data))
@@ -145,8 +156,10 @@ def items(data: Any) -> Iterator[Any]:
             return (row.values for row in transformed(rows, data.transform))
         case DataReader():
             return read(data)
-        case _:
+        case Iterable():
             return iter(data)
+        case _:
+            return (data[index] for index in range(len(data)))
 
 
 def read(reader: DataReader) -> Iterator[Mapping[str, npt.ArrayLike]]:
@@ -196,7 +209,7 @@ def _with_transform(samples: Samples, inputs: ModelInputs) -> Rows | None:
             return _along_first_axis(data, "the dictionary")
         case ArrayLike():
             return _along_first_axis({"": data}, "the array")
-    if isinstance(data, DataReader | Samples | Iterable):
+    if isinstance(data, DataReader | Samples | Iterable | Indexed):
         return None
     what = f"data is of type {type(data).__name__}, which holds no samples"
     raise OptionError(what, option="data")
@@ -270,7 +283,7 @@ def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:
         what = f"texts is {os.fspath(given)!r}, expected a .txt, .jsonl, .parquet or .arrow file"
         raise OptionError(what, option="texts")
     else:
-        found = (Row(f"text {number}", one) for number, one in enumerate(given))
+        found = (Row(f"text {number}", one) for number, one in enumerate(items(given)))
         rows = Rows(found, "the texts")
     encode = functools.partial(text.tokenized, texts=data, inputs=inputs)
     return Rows(text.not_empty(rows, data.field), rows.where, stages=(encode,))

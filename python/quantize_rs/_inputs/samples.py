@@ -19,7 +19,7 @@ from .arrays import Array, array_of
 from .described import Samples
 from .images import ImageFolder, image_source
 from .model_inputs import ModelInputs
-from .row_sources import ArrayLike, DataReader
+from .row_sources import ArrayLike, DataReader, Indexed
 from .rows import feeds
 from .text import TextSamples
 
@@ -37,12 +37,14 @@ CalibrationData: TypeAlias = (
     | Mapping[str, Any]
     | DataReader
     | Iterable[Any]
+    | Indexed
 )
 
 _EXPECTED = (
     "expected a path (.npy, .npz, .safetensors, .parquet, .arrow, .jsonl, .tar, a folder or "
     "pattern of images), an ImageFolder, TextSamples, Samples, an array, a dict of arrays, a "
-    'pyarrow Table, an iterable, or an object with get_next(); "random" calibrates with noise'
+    "pyarrow Table, an iterable, a data set with __len__ and __getitem__, or an object with "
+    'get_next(); "random" calibrates with noise'
 )
 
 _NUM_SAMPLES = 100  # of "random", where the caller does not say
@@ -100,7 +102,7 @@ def sample_source(
             )
         case ArrayLike():
             return _core.Source.arrays([array_of("", data)])
-        case Samples() | DataReader() | Iterable():
+        case Samples() | DataReader() | Iterable() | Indexed():
             items = enumerate(row_sources.items(data))
             return _core.Source.iterator(
                 (_item(inputs, number, item) for number, item in items), _length(data)
