@@ -76,6 +76,74 @@ def test_weights_are_no_activations(tmp_path: Path, kind: str) -> None:
     assert not found.keys() & weights.keys()
 
 
+def uneven() -> bytes:
+    """Make convolutions with normalizations, whose channels have very different sizes."""
+    random, sizes = np.random.default_rng(0), 4.0 ** np.arange(8)
+    constants = {
+        "w0": random.normal(size=(8, 3, 3, 3)) / sizes[:, None, None, None],
+        "w1": random.normal(size=(8, 8, 3, 3)) * sizes[:, None, None],
+        "w2": random.normal(size=(8, 8, 1, 1)),
+        "b2": random.normal(size=8),
+    }
+    nodes, value = [], "x"
+    for index in range(3):
+        last = "y" if index == 2 else f"r{index}"
+        names = {
+            f"scale{index}": random.uniform(0.2, 5, 8),
+            f"shift{index}": random.normal(size=8) / (sizes if index == 0 else 1),
+            f"mean{index}": np.zeros(8),
+            f"variance{index}": np.ones(8),
+        }
+        constants |= names
+        given = [value, f"w{index}", *(["b2"] if index == 2 else [])]
+        nodes += [
+            helper.make_node("Conv", given, [f"c{index}"], f"conv{index}"),
+            helper.make_node("BatchNormalization", [f"c{index}", *names], [f"n{index}"]),
+            helper.make_node("Relu", [f"n{index}"], [last], f"relu{index}"),
+        ]
+        value = last
+    return graphs.built(nodes, constants, ["N", 3, 12, 12])
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_weights_are_compared_as_they_were_prepared(tmp_path: Path, per_channel: bool) -> None:
+    source, out = tmp_path / "float.onnx", tmp_path / "q.onnx"
+    source.write_bytes(uneven())
+    random = np.random.default_rng(1)
+    feeds = [{"x": random.normal(size=(1, 3, 12, 12)).astype(np.float32)} for _ in range(8)]
+    ours.quantize_static(source, out, Feeds(feeds), per_channel=per_channel)
+    assert "r0_equalized" in {name for node in onnx.load(out).graph.node for name in node.output}
+    weights = debug.compute_weight_error(debug.create_weight_matching(source, out))
+    assert {"w0", "w1", "w2"} <= weights.keys()
+    assert min(weights.values()) > 30
+    values = []
+    for path in (out, source):
+        shown = path.with_suffix(".shown.onnx")
+        debug.modify_model_output_intermediate_tensors(path, shown)
+        values.append(debug.collect_activations(shown, Feeds(feeds[:4])))
+    rows = debug.create_activation_matching(*values)
+    assert "r0" in rows
+    assert not any("equalized" in name for name in rows)
+    for errors in debug.compute_activation_error(rows).values():
+        assert min(errors["qdq_err"], errors["xmodel_err"]) > 25
+
+
+def test_a_wrong_weight_has_its_error(tmp_path: Path) -> None:
+    source, out = tmp_path / "float.onnx", tmp_path / "q.onnx"
+    source.write_bytes(uneven())
+    ours.quantize_static(
+        source, out, Feeds([{"x": np.ones((1, 3, 12, 12), np.float32)}] * 8), per_channel=True
+    )
+    model = onnx.load(out)
+    for tensor in model.graph.initializer:
+        if tensor.name == "w1_quantized":
+            array = onnx.numpy_helper.to_array(tensor)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array[::-1], tensor.name))
+    onnx.save(model, out)
+    weights = debug.compute_weight_error(debug.create_weight_matching(source, out))
+    assert weights["w1"] < 5 < 30 < weights["w2"]
+
+
 def test_lists_of_another_length_have_no_error() -> None:
     one, two = [np.ones(6)], [np.ones(3), np.ones(3)]
     with pytest.raises(OptionError, match="y has 1 arrays, expected 2"):

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from ..._inputs.files import writable
 from ..._inputs.row_sources import read
 from ...errors import CalibrationError, OptionError
-from ...kernels import dequantize_linear
 from ._packages import onnx_package, onnxruntime_package
+from ._stored_weights import prepared_graphs, stored_weights
 
 __all__ = [
     "collect_activations",
@@ -39,6 +39,9 @@ Activations: TypeAlias = dict[str, list[Array]]
 # in files of onnxruntime.
 _BEFORE = ("{}_float", "{}_QuantizeLinear_Input", "{}")
 _AFTER = ("{}_dequantized", "{}_DequantizeLinear_Output", "{}_DequantizeLinear_Output_1", "{}")
+
+# The end of the names of values whose channels were rescaled.
+_EQUALIZED = "_equalized"
 
 # An input of a model is output through a node with this ending.
 _SAVED = "_SavedOutput"
@@ -156,6 +159,8 @@ def create_activation_matching(
     """Return each value before and after it is quantized, and as the float model computes it.
 
     The keys of a value are ``pre_qdq``, ``post_qdq`` and, where the float model has it, ``float``.
+    A value whose channels were rescaled (``X_equalized``) is listed as ``X`` of the float model,
+    with each channel in the scale that it has there: the power of two that brings it nearest.
     """
     found: dict[str, dict[str, Sequence[Array]]] = {}
     endings = [text.removeprefix("{}") for text in (*_BEFORE, *_AFTER) if text != "{}"]
@@ -168,10 +173,46 @@ def create_activation_matching(
         if before is None or after is None or before == after:
             continue
         row = {"pre_qdq": qdq_activations[before], "post_qdq": qdq_activations[after]}
-        if float_activations is not None and name in float_activations:
-            row["float"] = float_activations[name]
-        found[name] = row
+        known = float_activations or {}
+        plain = name if name in known else name.removesuffix(_EQUALIZED)
+        if plain not in known:
+            found[name] = row
+            continue
+        row["float"] = known[plain]
+        found[plain] = row if plain == name else _scaled_back(row)
     return found
+
+
+def _scaled_back(row: dict[str, Sequence[Array]]) -> dict[str, Sequence[Array]]:
+    """Multiply each channel by a power of two, along the axis where that fits best."""
+    floats, before, after = row["float"], row["pre_qdq"], row["post_qdq"]
+    if {one.shape for one in floats} != {one.shape for one in before}:
+        return row
+    best = row
+    for axis in {1, floats[0].ndim - 1} & set(range(floats[0].ndim)):
+        wanted, given = _norms(floats, axis), _norms(before, axis)
+        known = (wanted > 0) & (given > 0)
+        ratio = np.divide(wanted, given, out=np.ones_like(wanted), where=known)
+        shape = [-1 if at == axis else 1 for at in range(floats[0].ndim)]
+        factors = np.exp2(np.round(np.log2(ratio))).astype(np.float32).reshape(shape)
+        scaled = [[one * factors for one in arrays] for arrays in (before, after)]
+        tried = row | {"pre_qdq": scaled[0], "post_qdq": scaled[1]}
+        best = max(best, tried, key=_closeness)
+    return best
+
+
+def _norms(arrays: Sequence[Array], axis: int) -> Array:
+    """Return the norm of each channel over all samples."""
+    squares = [
+        np.square(one, dtype=np.float64).sum(axis=tuple({*range(one.ndim)} - {axis}))
+        for one in arrays
+    ]
+    norms: Array = np.sqrt(np.sum(squares, axis=0))
+    return norms
+
+
+def _closeness(row: Mapping[str, Sequence[Array]]) -> float:
+    return compute_signal_to_quantization_noice_ratio(row["float"], row["pre_qdq"])
 
 
 def _first(known: Mapping[str, Any], name: str, forms: Iterable[str]) -> str | None:
@@ -184,7 +225,10 @@ def create_weight_matching(
 ) -> dict[str, dict[str, Array]]:
     """Return each weight of both models, as ``float`` and ``dequantized``.
 
-    Weights in blocks and of 2 and 4 bits are included.
+    Weights in blocks and of 2 and 4 bits are included. If a normalization was folded into a weight
+    or its channels were rescaled before it was quantized, ``float`` is the weight as it was then.
+    Biases to which the rounding of weights was added are left out; `quantize_rs.validate` checks
+    them.
 
     Raises
     ------
@@ -195,35 +239,38 @@ def create_weight_matching(
     before, after = (
         onnx.load(os.fspath(path)).graph for path in (float_model_path, qdq_model_path)
     )
-    floats = {tensor.name: tensor for tensor in before.initializer}
-    stored = {tensor.name: tensor for tensor in after.initializer}
     array = onnx.numpy_helper.to_array
-    found = {}
-    for node in after.node:
-        own = [stored.get(name) for name in node.input]
-        if node.op_type != "DequantizeLinear" or own[0] is None or own[1] is None:
-            continue
-        name = node.output[0].removesuffix("_DequantizeLinear_Output")
-        if name not in floats:
-            name = node.input[0].removesuffix("_quantized")
-        if name not in floats:
-            continue
-        given = {attribute.name: attribute.i for attribute in node.attribute}
-        scale = array(own[1]).astype(np.float32)
-        points = own[2] if len(own) > 2 else None
-        point = np.zeros(scale.shape) if points is None else array(points)
-        axis = given.get("axis", 1) if scale.ndim else None
-        integers = array(own[0]).astype(np.int32)
-        dequantized = dequantize_linear(
-            integers,
-            scale,
-            point.astype(np.int32),
-            dtype="int32",
-            axis=None if axis is None or scale.size == 1 else axis,
-            block_size=given.get("block_size") or None,
-        )
-        found[name] = {"float": array(floats[name]), "dequantized": dequantized}
+    floats = {tensor.name: tensor for tensor in before.initializer}
+    found, changed = {}, {}
+    for name, stored in stored_weights(onnx, after, floats):
+        row = {"float": array(floats[name]), "dequantized": stored.dequantized()}
+        found[name] = row
+        if not stored.explains(row["float"]):
+            changed[name] = stored
+    for prepared in prepared_graphs(onnx, float_model_path) if changed else ():
+        for tensor in prepared.initializer:
+            if tensor.name in changed:
+                _take_nearer(found[tensor.name], array(tensor))
+        changed = {
+            name: stored
+            for name, stored in changed.items()
+            if not stored.explains(found[name]["float"])
+        }
+        if not changed:
+            break
+    for name, stored in changed.items():
+        if stored.is_bias:
+            del found[name]
     return found
+
+
+def _take_nearer(row: dict[str, Array], floats: Array) -> None:
+    """Replace the floats of a weight by others that its integers are nearer to."""
+    if floats.size != row["dequantized"].size:
+        return
+    kept = compute_signal_to_quantization_noice_ratio(row["float"], row["dequantized"])
+    if compute_signal_to_quantization_noice_ratio(floats, row["dequantized"]) > kept:
+        row["float"] = floats
 
 
 def compute_signal_to_quantization_noice_ratio(x: Arrays, y: Arrays) -> float:
