@@ -234,8 +234,15 @@ _ALONE: Mapping[str, Callable[[], Metric]] = {
 }
 
 
-def metric_of(wanted: MetricLike | None, labels: Any, scores: str | None) -> _Adapter | None:
+_NAMES = ("top1", "top5", "perplexity", *_ALONE)
+
+
+def metric_of(
+    wanted: MetricLike | None, labels: Any, scores: str | None, *, others: Iterable[str] = ()
+) -> _Adapter | None:
     """Return the adapter that the extension module calls.
+
+    `others` are names that the caller takes besides, for errors.
 
     Raises
     ------
@@ -243,7 +250,7 @@ def metric_of(wanted: MetricLike | None, labels: Any, scores: str | None) -> _Ad
         The name is unknown, the metric of this name needs labels, or has no use for them.
     """
     if isinstance(wanted, str):
-        return _Adapter(_named(wanted, labels, scores))
+        return _Adapter(_named(wanted, labels, scores, others))
     if wanted is not None:
         _reject_unused("a metric of your own, which brings what it needs", labels, scores)
     match wanted:
@@ -259,17 +266,15 @@ def metric_of(wanted: MetricLike | None, labels: Any, scores: str | None) -> _Ad
     raise OptionError(what, option="metric")
 
 
-def _named(name: str, labels: Any, scores: str | None) -> Metric:
+def _named(name: str, labels: Any, scores: str | None, others: Iterable[str]) -> Metric:
     if name in _ALONE:
         _reject_unused(f"metric={name!r}", labels, scores)
         return _ALONE[name]()
     count = name.removeprefix("top").lstrip("-")
     ranked = name.startswith("top") and count.isdecimal() and int(count) > 0
     if not ranked and name != "perplexity":
-        what = (
-            f"metric is {name!r}, expected top1, top5, perplexity, cosine, kl, mae, a function, "
-            "or one of quantize_rs.metrics"
-        )
+        known = ", ".join(dict.fromkeys([*_NAMES, *others]))
+        what = f"metric is {name!r}, expected {known}, a function, or one of quantize_rs.metrics"
         raise OptionError(what, option="metric")
     if labels is None:
         raise OptionError(f"metric is {name!r}, which needs labels", option="metric")

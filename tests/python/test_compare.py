@@ -201,3 +201,11 @@ def test_what_is_no_number_is_infinitely_far_and_said() -> None:
         assert any("`y`: infinity or NaN" in warning for warning in warnings)
     ranking = quantize_rs.sensitivity(source, data, per_channel=False)
     assert ranking.layers[0].score == -np.inf
+
+
+def test_a_drop_of_0_has_no_minus(original: Path, images: npt.NDArray[np.float32]) -> None:
+    found = quantize_rs.compare(
+        original, original, images, np.zeros(len(images), int), latency=False
+    )
+    assert "(+0.00 points" in str(found)
+    assert "-0.00" not in str(found)

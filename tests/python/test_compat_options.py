@@ -291,6 +291,8 @@ def test_outputs_of_a_type_stay_float_where_nothing_on_integers_reads_them(
     with caplog.at_level(logging.WARNING):
         assert quantized(OpTypesToExcludeOutputQuantization=["Erf"]) == usual
     assert "no operator of the type Erf is ever quantized" in caplog.text
+    with pytest.raises(OptionError, match=r"OutputQuantization names `Sofmax`.*`Softmax`"):
+        quantized(OpTypesToExcludeOutputQuantization=["Sofmax"])
 
 
 def test_types_of_weights_are_overridden_in_dynamic_too(digits: Path) -> None:

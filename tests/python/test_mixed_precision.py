@@ -69,6 +69,7 @@ def test_an_sqnr_is_met_and_no_byte_more_than_needed_is_kept(digits: Path, image
 def test_what_cannot_be_met_is_refused(digits: Path, images: Images) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "target_size"),
+        ({"target_size": 0.5, "max_accuracy_drop": 1}, "max_accuracy_drop"),
         ({"target_size": 0.5, "min_sqnr": 20}, "target_size"),
         ({"target_size": 0.01}, "target_size"),
         ({"target_size": -3}, "target_size"),

@@ -220,6 +220,32 @@ def test_analyses_take_the_aliases_too(tmp_path: Path) -> None:
         assert quantize_rs.compare(model, model, latency=False, **data).samples == 4
 
 
+def test_lists_of_types_have_what_is_taken() -> None:
+    for option in ("weights", "activations"):
+        with pytest.raises(OptionError, match=rf"^{option} is `no`, expected one of ") as caught:
+            calibrate(DIGITS, None, SAMPLES, **{option: "no"})
+        row = next(row for row in TABLE if row["name"] == option)
+        taken = [choice["name"] for choice in row["kind"]["values"]]
+        assert str(caught.value).split("expected one of ")[1].split(", ") == taken
+    with pytest.raises(OptionError, match=r"^layer_types gives `conv1` int32, expected"):
+        quantize(DIGITS, None, layer_types={"conv1": "int32"})
+    with pytest.raises(OptionError, match=r"^layer_bits gives `conv1` int32, expected"):
+        quantize(DIGITS, None, layer_bits={"conv1": "int32"})
+    with pytest.raises(OptionError, match=r"metric is 'snr', expected top1, .*, sqnr, .*weight"):
+        quantize_rs.sensitivity(DIGITS, SAMPLES, metric="snr")
+    with pytest.raises(OptionError, match="memory_limit is -1, expected 0 or more"):
+        quantize(DIGITS, None, data=SAMPLES, memory_limit=-1)
+    most = next(row for row in TABLE if row["name"] == "threads")["at_most"]
+    with pytest.raises(OptionError, match=f"threads is {most + 1:.0f}, expected 1 to {most:.0f}"):
+        quantize(DIGITS, None, data=SAMPLES, threads=int(most) + 1)
+
+
+def test_truth_values_of_numpy_are_taken() -> None:
+    for value in (True, False):
+        given = quantize(DIGITS, None, per_channel=np.bool_(value))
+        assert given.model == quantize(DIGITS, None, per_channel=value).model
+
+
 def test_an_unknown_keyword_has_a_suggestion() -> None:
     for call in (quantize, calibrate):
         with pytest.raises(

@@ -320,6 +320,14 @@ def test_a_cache_of_tensorrt_becomes_ranges(digits: Path, images: Path, form: st
         found.using("mse")
 
 
+def test_a_cache_of_another_model_is_refused(ranges: Ranges) -> None:
+    ranges.save_tensorrt_cache("calibration.cache")
+    other = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        g(float[2] x) => (float[2] y) { y = Relu(x) }""")
+    with pytest.raises(CalibrationError, match="none of the values of the cache"):
+        Ranges.load_tensorrt_cache("calibration.cache", other)
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [("", "line 1"), ("image: 3c010204\n", "line 1"), ("TRT-8601-MinMaxCalibration\nx 3\n", "2")],

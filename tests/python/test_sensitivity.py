@@ -269,3 +269,12 @@ def test_layer_errors_of_a_float16_model_with_a_branch() -> None:
     rows = {value.name: value for value in errors.values}
     assert "h" not in rows
     assert rows["y"].accumulated.sqnr_db > 50
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_a_model_without_layers_says_why(digits: Path, images: Images, with_data: bool) -> None:
+    quantized = quantize_rs.quantize_with_calibration(digits, None, images).model
+    assert quantized is not None
+    found = quantize_rs.sensitivity(quantized, images[:4] if with_data else None)
+    assert found.layers == ()
+    assert any("nothing was quantized: the model holds integers" in note for note in found.notes)

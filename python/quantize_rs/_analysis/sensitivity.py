@@ -185,7 +185,7 @@ def own_metric(
     metric: str | MetricLike, labels: npt.ArrayLike | os.PathLike[str] | None, scores: str | None
 ) -> object | None:
     """Return the metric of outputs that layers are ranked by; None for one of the core."""
-    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores)
+    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores, others=_OF_OUTPUTS)
     if own is None:
         unused = {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused(f"with metric={metric!r}", **unused)

@@ -9,7 +9,7 @@ from .._inputs.labels import labels_of
 from .._inputs.run import Run, warn
 from .._inputs.samples import CalibrationData, overlap, sample_source
 from .._options import check
-from .._options.option_dict import AccuracyControlDict, OptionDict
+from .._options.option_dict import AccuracyControlDict, OptionDict, names_in_errors
 from .._options.resolve import Resolved
 from .._results.ranges import Ranges
 from ..errors import OptionError
@@ -58,7 +58,7 @@ class AccuracyCheck:
         found = None if ranges is None else ranges._ranges
         with (
             replace(run, engine=engine, limit=limit).session("verifying") as begun,
-            check.rename_errors(),
+            check.rename_errors(**names_in_errors(options)),
         ):
             done = _core.guarded(model._model, options, found, source, self.options, begun)
         logged = [] if found is None else found.warnings

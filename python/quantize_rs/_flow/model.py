@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
-from .._options.option_dict import OptionDict, option_dict
+from .._options.option_dict import OptionDict, names_in_errors, option_dict
 from .._options.resolve import resolve
 from .._results.build import result
 from .._results.model_info import ModelInfo
@@ -241,7 +241,7 @@ class Model:
         return self._plan(option_dict(found, bits=bits, with_activations=calibrated))
 
     def _plan(self, options: OptionDict) -> Plan:
-        with check.rename_errors():
+        with check.rename_errors(**names_in_errors(options)):
             return Plan(self._model.plan(options), (self._model, options))
 
     def __repr__(self) -> str:

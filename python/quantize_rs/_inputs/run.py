@@ -13,7 +13,7 @@ from . import engines
 from .engines import Engine
 from .progress import Callback, shown
 
-__all__ = ["Run", "warn"]
+__all__ = ["MAX_THREADS", "Run", "warn"]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -22,6 +22,9 @@ def warn(warnings: Iterable[str]) -> None:
     """Log warnings to the logger of the package."""
     for warning in warnings:
         _log.warning("%s", warning)
+
+
+MAX_THREADS = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,6 @@ class Run:
             yield _core.Run(
                 engine(self.engine),
                 limit=check.optional_count("limit", self.limit, least=1),
-                threads=check.optional_count("threads", self.threads, least=1),
+                threads=check.optional_count("threads", self.threads, least=1, most=MAX_THREADS),
                 progress=call,
             )

@@ -45,17 +45,20 @@ def _whole(option: str, value: SupportsIndex) -> int:
         ) from None
 
 
-def count(option: str, value: SupportsIndex, *, least: int = 0) -> int:
-    """Return a whole number that is at least `least`."""
+def count(option: str, value: SupportsIndex, *, least: int = 0, most: int = _MAX_COUNT) -> int:
+    """Return a whole number from `least` to `most`."""
     number = _whole(option, value)
-    if not least <= number <= _MAX_COUNT:
-        raise OptionError(f"{option} is {number}, expected {least} or more", option=option)
+    if not least <= number <= most:
+        expected = f"{least} or more" if most == _MAX_COUNT else f"{least} to {most}"
+        raise OptionError(f"{option} is {number}, expected {expected}", option=option)
     return number
 
 
-def optional_count(option: str, value: SupportsIndex | None, *, least: int = 0) -> int | None:
-    """Return a whole number that is at least `least`, or None."""
-    return None if value is None else count(option, value, least=least)
+def optional_count(
+    option: str, value: SupportsIndex | None, *, least: int = 0, most: int = _MAX_COUNT
+) -> int | None:
+    """Return a whole number from `least` to `most`, or None."""
+    return None if value is None else count(option, value, least=least, most=most)
 
 
 def number(option: str, value: Any) -> float:
@@ -187,28 +190,21 @@ def _by_name(option: str, value: Mapping[str, _T] | None) -> dict[str, _T]:
     return dict(value)
 
 
-def widths_by_name(
-    option: str, value: Mapping[str, SupportsIndex | str] | None
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Return bit widths and types by name or pattern."""
-    widths = _by_name(option, value)
-    types = {name: width for name, width in widths.items() if isinstance(width, str)}
-    others = ((name, width) for name, width in widths.items() if not isinstance(width, str))
-    return {name: bits(option, width) for name, width in others}, types
-
-
 def layers(
     layer_bits: Mapping[str, SupportsIndex | str] | None, layer_types: Mapping[str, str] | None
-) -> tuple[dict[str, int], dict[str, str]]:
-    """Return bit widths and types by name or pattern; `layer_types` holds types only."""
-    widths, types = widths_by_name("layer_bits", layer_bits)
-    named = types_by_name("layer_types", layer_types)
-    for name, found in named.items():
-        other = widths.get(name, types.get(name, found))
+) -> tuple[dict[str, int | str], dict[str, str]]:
+    """Return bit widths or types by name or pattern; `layer_types` holds types only."""
+    widths = {
+        name: width if isinstance(width, str) else bits("layer_bits", width)
+        for name, width in _by_name("layer_bits", layer_bits).items()
+    }
+    types = types_by_name("layer_types", layer_types)
+    for name, found in types.items():
+        other = widths.get(name, found)
         if other != found:
             what = f"layer_types gives {name!r} {found!r}, layer_bits {other!r}"
             raise OptionError(what, option="layer_types")
-    return widths, types | named
+    return widths, types
 
 
 def types_by_name(option: str, value: Mapping[str, str] | None) -> dict[str, str]:

@@ -104,6 +104,13 @@ _CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def names_in_errors(options: OptionDict) -> dict[str, str]:
+    """Return what the extension module calls other than the caller did."""
+    # It has one name for types of layers, whichever of both options gave them.
+    only_types = options["layer_types"] and not options["layer_bits"]
+    return {"layer_bits": "layer_types"} if only_types else {}
+
+
 def option_dict(found: Resolved, *, bits: int | None, with_activations: bool) -> OptionDict:
     """Return the options that a plan is made of, checked; `bits` gives way to weights."""
     if found["prune"] is not None and found["sparsity"] is not None:

@@ -14,7 +14,7 @@ from .._inputs import files
 from .._inputs.model_source import ModelSource, OpenedModel, read_model
 from .._inputs.run import warn
 from .._options import check
-from ..errors import OptionError
+from ..errors import CalibrationError, OptionError
 from . import notebook
 from .build import result
 from .ranges_diff import RangesDiff
@@ -84,14 +84,21 @@ class Ranges:
         Raises
         ------
         CalibrationError
-            The file is not a calibration cache; the message has the line.
+            The file is not a calibration cache; the message has the line. Or the model has none of
+            its values.
         ModelError
             The model cannot be read.
         FileNotFoundError, PermissionError, OSError
             A file cannot be read.
         """
         text = Path(path).read_text(encoding="utf-8", errors="replace")
-        return cls(_core.Ranges.from_tensorrt(text, _read(model)))
+        opened = _read(model)
+        found = cls(_core.Ranges.from_tensorrt(text, opened))
+        if found.values and found.values.keys().isdisjoint(opened.values()):
+            name = next(iter(found.values))
+            what = f"the model has none of the values of the cache, such as `{name}`"
+            raise CalibrationError(what, value=name, category="input_mismatch")
+        return found
 
     def save_tensorrt_cache(
         self, path: str | os.PathLike[str], version: str | int = _TENSORRT

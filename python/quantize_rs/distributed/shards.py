@@ -18,7 +18,7 @@ from .._flow.model import open as open_model
 from .._flow.plan import Plan
 from .._inputs.described import Samples
 from .._inputs.images import ImageFolder
-from .._inputs.run import Run
+from .._inputs.run import MAX_THREADS, Run
 from .._inputs.samples import CalibrationData, is_noise, part_source, sample_source
 from .._inputs.text import TextSamples
 from .._options import check
@@ -156,7 +156,7 @@ def split(
         method,
         engine,
         check.optional_count("limit", limit, least=1),
-        check.optional_count("threads", threads, least=1),
+        check.optional_count("threads", threads, least=1, most=MAX_THREADS),
         None if moments is None else str(Path(moments).absolute()),
     )
     if moments is not None and not Path(moments).is_dir():

@@ -130,10 +130,14 @@ fn json(value: &Bound<'_, PyAny>) -> PyResult<Option<Value>> {
     Ok(Some(Value::Array(array)))
 }
 
-/// A number that is no `int` or `float` of Python, such as numpy's.
+/// A number or truth value that is none of Python's own types, such as numpy's.
 fn number(value: &Bound<'_, PyAny>) -> Option<Value> {
     let whole = || value.call_method0("__index__").ok()?.extract::<i64>().ok().map(Value::from);
     let real = || value.call_method0("__float__").ok()?.extract().ok();
+    let item = value.call_method0("item").ok();
+    if let Some(on) = item.as_ref().and_then(|item| item.cast::<PyBool>().ok()) {
+        return Some(Value::Bool(on.is_true()));
+    }
     whole().or_else(|| Number::from_f64(real()?).map(Value::Number))
 }
 

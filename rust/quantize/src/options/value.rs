@@ -43,6 +43,12 @@ fn wrong(option: &'static str, value: &Value, expected: &str) -> QuantizeError {
     QuantizeError::option(option, format!("is {found}, expected {expected}"))
 }
 
+/// The error of a name that is none of those that an option takes.
+fn unknown(option: &'static str, value: &Value, choices: &[Choice]) -> QuantizeError {
+    let names: Vec<&str> = choices.iter().map(|choice| choice.name.as_str()).collect();
+    wrong(option, value, &format!("one of {}", names.join(", ")))
+}
+
 fn text<'v>(option: &'static str, value: &'v Value) -> Result<&'v str, QuantizeError> {
     value.as_str().ok_or_else(|| wrong(option, value, "a text"))
 }
@@ -65,7 +71,9 @@ macro_rules! integers {
             const KIND: Kind = Kind::Integer;
 
             fn from_json(option: &'static str, value: &Value) -> Result<$ty, QuantizeError> {
-                <$ty>::deserialize(value).map_err(|_| wrong(option, value, "a whole number"))
+                let negative = value.as_i64().is_some_and(|number| number < 0);
+                let expected = if negative { "0 or more" } else { "a whole number" };
+                <$ty>::deserialize(value).map_err(|_| wrong(option, value, expected))
             }
 
             fn to_json(&self) -> Value {
@@ -197,7 +205,9 @@ impl OptionType for Width {
     fn from_json(option: &'static str, value: &Value) -> Result<Width, QuantizeError> {
         match value.as_str() {
             Some(name) if FLOAT32.contains(&name) => Ok(Width::Float),
-            Some(name) => WeightType::of_option(option, name).map(Width::Type),
+            Some(name) => WeightType::parse(name)
+                .map(Width::Type)
+                .ok_or_else(|| unknown(option, value, &widths())),
             None => Bits::from_json(option, value).map(|Bits(bits)| Width::Bits(bits)),
         }
     }
@@ -238,7 +248,8 @@ impl OptionType for WeightType {
     const KIND: Kind = Kind::Choice(weight_types);
 
     fn from_json(option: &'static str, value: &Value) -> Result<WeightType, QuantizeError> {
-        WeightType::of_option(option, text(option, value)?)
+        let name = text(option, value)?;
+        WeightType::parse(name).ok_or_else(|| unknown(option, value, &weight_types()))
     }
 
     fn to_json(&self) -> Value {
@@ -261,10 +272,7 @@ impl OptionType for QType {
 
     fn from_json(option: &'static str, value: &Value) -> Result<QType, QuantizeError> {
         let name = text(option, value)?;
-        QType::parse(name).ok_or_else(|| {
-            let known: Vec<&str> = QType::ALL.iter().map(|qtype| qtype.name()).collect();
-            wrong(option, value, &format!("one of {}", known.join(", ")))
-        })
+        QType::parse(name).ok_or_else(|| unknown(option, value, &activation_types()))
     }
 
     fn to_json(&self) -> Value {

@@ -278,7 +278,9 @@ impl WeightType {
     /// Nothing has this name.
     pub fn of_option(option: &str, name: &str) -> Result<WeightType, QuantizeError> {
         Self::parse(name).ok_or_else(|| {
-            let names: Vec<&str> = Self::all().map(Self::name).collect();
+            // Only biases are int32.
+            let taken = Self::all().filter(|found| *found != QType::Int32);
+            let names: Vec<&str> = taken.map(Self::name).collect();
             let what = format!("is `{name}`, expected one of {}", names.join(", "));
             QuantizeError::option(option, what)
         })

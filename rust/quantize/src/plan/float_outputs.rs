@@ -2,19 +2,27 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::pattern::Known;
 use super::{KeepReason, Plan, Source};
+use crate::QuantizeError;
 use crate::graph::{Graph, Producer, ValueId, ops};
+use crate::transform::convert_opset::{NEWEST_OPSET, is_unchanged};
 
 /// Functions that are computed with the operator before them.
 const FUNCTIONS: [&str; 2] = ["Relu", "Clip"];
 
 impl Plan {
     /// The plan without outputs of operators in `float_outputs` that no operator on integers reads.
-    /// There is a warning for an operator that is never quantized.
-    pub(super) fn without_float_outputs(mut self, graph: &Graph<'_>) -> Plan {
+    /// There is a warning for an operator that is never quantized, and an error for a type that
+    /// neither ONNX nor the model has.
+    pub(super) fn without_float_outputs(
+        mut self,
+        graph: &Graph<'_>,
+    ) -> Result<Plan, QuantizeError> {
         if self.config.float_outputs.is_empty() {
-            return self;
+            return Ok(self);
         }
+        known_op_types(&self.config.float_outputs, graph)?;
         let unknown = |op_type: &&String| !ops::op_types().any(|known| known == op_type.as_str());
         let unknown: Vec<&str> =
             self.config.float_outputs.iter().filter(unknown).map(String::as_str).collect();
@@ -37,7 +45,7 @@ impl Plan {
                 (!wanted(id)).then(|| (value.name.clone(), KeepReason::FloatOutput { op_type }))
             })
             .collect();
-        self.without(left).into_owned()
+        Ok(self.without(left).into_owned())
     }
 
     /// The type of the operator that computes a value, if `float_outputs` names it; with an
@@ -50,5 +58,26 @@ impl Plan {
         }
         let before = graph.input(node, 0).filter(|_| FUNCTIONS.contains(&op_type.as_str()))?;
         self.named_producer(graph, before)
+    }
+}
+
+/// Refuses types of operators that neither ONNX nor the model has.
+fn known_op_types(op_types: &[String], graph: &Graph<'_>) -> Result<(), QuantizeError> {
+    let known = Known {
+        op_types: ops::op_types().collect(),
+        ..Known::of("operator that can be quantized")
+    };
+    let is_known = |op_type: &str| {
+        known.op_types.contains(op_type)
+            || is_unchanged(op_type, NEWEST_OPSET, NEWEST_OPSET)
+            || graph.nodes.iter().any(|node| node.op_type == op_type)
+    };
+    match op_types.iter().find(|op_type| !is_known(op_type)) {
+        None => Ok(()),
+        Some(op_type) => {
+            let hint = known.hint(op_type);
+            let what = format!("names `{op_type}`, which is no {}{hint}", known.what);
+            Err(QuantizeError::option("float_outputs", what))
+        }
     }
 }

@@ -91,8 +91,14 @@ impl Accuracy {
         if let Some(metric) = &self.metric {
             return format!("{metric} {:.5} ({:.5} in float)", self.quantized, self.original);
         }
-        let (part, drop) = (self.quantized * 1e2, -self.drop * 1e2);
-        format!("accuracy {part:.2} % ({drop:+.2} points)")
+        let (part, change) = (self.quantized * 1e2, self.change());
+        format!("accuracy {part:.2} % ({change} points)")
+    }
+
+    /// `-0.40`: the change in percentage points, with its sign; one that rounds to 0 is `+0.00`.
+    pub(crate) fn change(&self) -> String {
+        let text = format!("{:+.2}", -self.drop * 1e2);
+        if text == "-0.00" { "+0.00".to_owned() } else { text }
     }
 }
 
@@ -118,11 +124,11 @@ impl fmt::Display for Accuracy {
         }
         write!(
             f,
-            "accuracy of {output}: {:.2} % float, {:.2} % quantized ({:+.2} points, {labels} \
+            "accuracy of {output}: {:.2} % float, {:.2} % quantized ({} points, {labels} \
                 labels)",
             original * 1e2,
             quantized * 1e2,
-            -drop * 1e2
+            self.change()
         )
     }
 }

@@ -94,8 +94,8 @@ impl Candidate {
         if found.metric.is_some() {
             return Some(found.short());
         }
-        let (part, drop) = (found.quantized * 1e2, -found.drop * 1e2);
-        Some(format!("an accuracy of {part:.2} % ({drop:+.2} points)"))
+        let (part, change) = (found.quantized * 1e2, found.change());
+        Some(format!("an accuracy of {part:.2} % ({change} points)"))
     }
 
     /// `SQNR 31.20 dB, accuracy 97.10 % (-0.40 points)`

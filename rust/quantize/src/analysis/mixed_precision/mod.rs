@@ -194,7 +194,9 @@ impl MixedOptions {
             }
             (None, Some(_)) if !data => refused("min_sqnr", "needs data to compare the outputs on"),
             (None, Some(least)) => Ok(Goal::Sqnr(least)),
-            _ => refused("target_size", "or min_sqnr is required, but not both"),
+            _ => {
+                refused("target_size", "or min_sqnr or max_accuracy_drop is required, but not two")
+            }
         }
     }
 

@@ -274,6 +274,7 @@ pub fn sensitivity(
         let subject = run::Subject { model: &resolved.model, plan: &resolved.plan, ranges };
         let control = Control { threads, progress };
         let mut found = run::run(&subject, engine, &samples, shown, options, control)?;
+        found.notes.extend(plan.nothing_quantized());
         found.notes.extend(finite.map(|(_, warning)| warning));
         Ok(ranked(found, options.metric))
     })
@@ -308,7 +309,11 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
             layers: rows,
             samples: 0,
             engine: None,
-            notes: finite.iter().map(|(_, warning)| warning.clone()).collect(),
+            notes: plan
+                .nothing_quantized()
+                .into_iter()
+                .chain(finite.iter().map(|(_, warning)| warning.clone()))
+                .collect(),
             origin: Origin::of(&[model]),
         };
         Ok(ranked(found, Metric::Weight))
