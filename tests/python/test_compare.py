@@ -209,3 +209,17 @@ def test_a_drop_of_0_has_no_minus(original: Path, images: npt.NDArray[np.float32
     )
     assert "(+0.00 points" in str(found)
     assert "-0.00" not in str(found)
+
+
+@pytest.mark.parametrize("options", [{"bits": 4, "block_size": 16}, {"bits": 3}, {"bits": 5}])
+def test_the_next_step_asks_for_more_than_there_is(
+    original: Path, images: npt.NDArray[np.float32], options: dict[str, Any]
+) -> None:
+    report = quantize_rs.quantize(original, None, **options)
+    assert report.model is not None
+    found = quantize_rs.compare(original, report.model, images, latency=False)
+    assert found.sqnr_db is not None
+    assert found.sqnr_db < 30
+    (step,) = (step for step in found.assessment.next if "min_sqnr=" in step)
+    least = 20 if found.sqnr_db < 20 else 30
+    assert f"with min_sqnr={least}:" in step

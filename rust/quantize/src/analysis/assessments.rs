@@ -7,6 +7,14 @@ use crate::report::assessment::{
 use crate::report::{Accuracy, Speed};
 use crate::{Comparison, Kernels, LayerErrors, Metric, Sensitivity};
 
+/// The SQNR that is required of a result that misses it, in decibels.
+const USABLE_DB: f64 = 20.0;
+
+/// The SQNR to require of a result that is not close to the float model: one that it misses.
+fn missed(db: f64) -> f64 {
+    if db >= USABLE_DB { CLOSE_DB } else { USABLE_DB }
+}
+
 impl Comparison {
     /// The result in one sentence, and what to do next.
     pub fn assessment(&self) -> Assessment {
@@ -27,13 +35,14 @@ impl Comparison {
         }
         let [float, result] = [0, 1].map(|index| self.origin.models.get(index).map(String::as_str));
         let mut next = Vec::new();
-        if self.sqnr_db().is_some_and(|db| Grade::of(db) != Grade::Good) {
+        if let Some(db) = self.sqnr_db().filter(|db| Grade::of(*db) != Grade::Good) {
             let what = call(&self.origin, "layer_errors", float, result);
             next.push(format!("find the layers that cause the error: {what}"));
-            next.push(self.origin.said(
-                "quantize again with min_sqnr=20: the most sensitive \
-                                        layers stay float until the SQNR is met",
-            ));
+            next.push(self.origin.said(&format!(
+                "quantize again with min_sqnr={}: the most sensitive layers stay float until the \
+                 SQNR is met",
+                missed(db)
+            )));
         }
         if speed.is_some_and(Speed::is_slower) {
             let floats =
@@ -100,7 +109,8 @@ impl Sensitivity {
         if grade != Grade::Good {
             next.push(origin.said(&format!(
                 "leave the most sensitive layers in float: exclude=[\"{name}\"]; or let \
-                 min_sqnr=20 choose them"
+                 min_sqnr={} choose them",
+                if in_decibels { missed(worst.score) } else { USABLE_DB }
             )));
         }
         if grade == Grade::Good {
