@@ -316,3 +316,14 @@ def test_synthetic_masks_cover_the_past_and_the_tokens(mask_length: str, tokens:
     assert check.failure is None
     assert check.sqnr_db is not None
     assert check.sqnr_db > 30
+
+
+def test_what_was_not_measured_has_no_grade(digits: Path) -> None:
+    nothing = quantize_rs.quantize(digits, None, exclude=["*"])
+    assert any("nothing was quantized" in warning for warning in nothing.warnings)
+    assert nothing.bytes_after == nothing.bytes_before
+    larger = quantize_rs.insert_fake_quant(digits, None)
+    unchecked = quantize_rs.quantize(digits, None, check="none")
+    for report in (nothing, larger, unchecked):
+        assert report.assessment.grade == "unknown"
+        assert "output error not measured" in report.assessment.sentence

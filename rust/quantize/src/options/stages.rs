@@ -300,8 +300,8 @@ options! {
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
     };
 
-    /// Write the model even if nothing in it can be quantized. Otherwise that is an error, with the
-    /// reasons.
+    /// Write the model even if nothing in it can be quantized. Otherwise that is an error of the
+    /// command, with the reasons; in Python it is always a warning.
     row allow_unquantized: bool = false => {
         group: Group::Output,
         surfaces: CLI_AND_FILE,

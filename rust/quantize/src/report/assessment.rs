@@ -242,7 +242,8 @@ pub(crate) fn sentence(
         Some(times) => format!("{times:.2} times as fast as the float model"),
         None => unmeasured.to_owned(),
     });
-    if after >= before || slower {
+    // A size alone is not a grade.
+    if slower || after >= before && grade != Grade::Unknown {
         grade = grade.worse(Grade::Fair);
     }
     if let Some((wanted, holds)) = wanted {
