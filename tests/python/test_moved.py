@@ -265,3 +265,91 @@ def test_rows_that_are_moved_into_a_product_are_what_targets_take(
     for optimized in (True, False):
         found = oracle.ort(report.model, samples[0], optimized=optimized)
         assert oracle.sqnr(expected, found) > 28
+
+
+TURNED: dict[str, tuple[list[onnx.NodeProto], list[int]]] = {
+    "tied": (
+        [
+            helper.make_node("Gather", ["w", "ids"], ["rows"]),
+            helper.make_node("MatMul", ["rows", "v"], ["h"]),
+            helper.make_node("Transpose", ["w"], ["turned"], perm=[1, 0]),
+            helper.make_node("MatMul", ["h", "turned"], ["y"]),
+        ],
+        [96, 64],
+    ),
+    "twice": (
+        [
+            helper.make_node("Gather", ["u", "ids"], ["rows"]),
+            helper.make_node("Transpose", ["w"], ["one"], perm=[1, 0]),
+            helper.make_node("MatMul", ["rows", "one"], ["h"]),
+            helper.make_node("Transpose", ["w"], ["other"], perm=[1, 0]),
+            helper.make_node("MatMul", ["h", "other"], ["y"]),
+        ],
+        [64, 64],
+    ),
+    "both ways": (
+        [
+            helper.make_node("Gather", ["u", "ids"], ["rows"]),
+            helper.make_node("MatMul", ["rows", "w"], ["h"]),
+            helper.make_node("Transpose", ["w"], ["turned"], perm=[1, 0]),
+            helper.make_node("MatMul", ["h", "turned"], ["y"]),
+        ],
+        [64, 96],
+    ),
+}
+
+
+def turned(case: str) -> onnx.ModelProto:
+    """Make a model that transposes a weight, which is also read in another place."""
+    nodes, shape = TURNED[case]
+    rng = np.random.default_rng(16)
+    read = {name for node in nodes for name in node.input}
+    shapes = {"w": shape, "u": [96, 64], "v": [64, 64]}
+    weights = {
+        name: rng.standard_normal(shape).astype(np.float32) / 8
+        for name, shape in shapes.items()
+        if name in read
+    }
+    graph = helper.make_graph(
+        nodes,
+        case,
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 5])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize("options", [{}, {"per_channel": False}, {"symmetric": False}], ids=str)
+@pytest.mark.parametrize("weights", ["int2", "uint2", "int4"])
+@pytest.mark.parametrize("case", TURNED)
+def test_a_weight_of_2_bits_that_is_turned_loads(
+    case: str, weights: str, options: dict[str, Any]
+) -> None:
+    """ONNX Runtime transposes integers, but not those of 2 bits."""
+    model = turned(case)
+    report = quantize_rs.quantize(model, None, weights=weights, allow_larger=True, **options)
+    assert report.model is not None
+    assert not any("onnxruntime" in warning for warning in report.warnings)
+    proto = onnx.load_from_string(report.model)
+    readers = [node for node in proto.graph.node if "w_quantized" in node.input]
+    narrow = next(node for node in readers if node.op_type == "DequantizeLinear")
+    assert any(found.name == "block_size" for found in narrow.attribute) == ("2" in weights)
+    # One table for both.
+    assert sum(tensor.dims == TURNED[case][1] for tensor in proto.graph.initializer) == 1
+    feeds = {"ids": np.arange(10).reshape(2, 5)}
+    fast, plain = (
+        oracle.ort(report.model, feeds, optimized=optimized) for optimized in (True, False)
+    )
+    # The other product is fused, and rounds its input to 8 bits.
+    assert oracle.sqnr(plain, fast) > 35
+    assert quantize_rs.validate(model, report.model)
+
+
+def test_mixed_precision_takes_2_bits_for_a_tied_table() -> None:
+    model = turned("tied")
+    samples = [{"ids": np.arange(5)[None] + at} for at in range(6)]
+    found = quantize_rs.mixed_precision(
+        model, samples, target_size=0.12, engine="onnxruntime", bits=(8, 4, 2)
+    )
+    assert 2 in found.layer_bits.values()

@@ -49,6 +49,21 @@ pub(super) fn cut(
     }
 }
 
+/// Blocks that are as long as an axis, with the scales of a granularity without blocks: along the
+/// longest axis that has no scales of its own. A vector has no such blocks.
+pub(super) fn whole(shape: &[usize], granularity: Granularity) -> Granularity {
+    let of_channels = match granularity {
+        Granularity::PerTensor => None,
+        Granularity::PerAxis { axis } => Some(axis),
+        Granularity::Blocked { .. } => return granularity,
+    };
+    let axes = (0..shape.len()).filter(|axis| Some(*axis) != of_channels);
+    match axes.max_by_key(|axis| shape[*axis]) {
+        Some(axis) if shape.len() > 1 => Granularity::Blocked { axis, block_size: shape[axis] },
+        _ => granularity,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +94,19 @@ mod tests {
             assert_eq!(cut(shape, channels, 16), (granularity, matrix), "{shape:?} {channels:?}");
         }
         assert_eq!(cut(&[], None, 16), (Granularity::PerTensor, None));
+    }
+    #[test]
+    fn a_whole_axis_is_a_block() {
+        let blocks = |axis, block_size| Granularity::Blocked { axis, block_size };
+        let cases: [(&[usize], _, _); 5] = [
+            (&[96, 64], Granularity::PerAxis { axis: 0 }, blocks(1, 64)),
+            (&[96, 64], Granularity::PerTensor, blocks(0, 96)),
+            (&[4, 96, 64], Granularity::PerAxis { axis: 1 }, blocks(2, 64)),
+            (&[96, 64], blocks(1, 32), blocks(1, 32)),
+            (&[96], Granularity::PerTensor, Granularity::PerTensor),
+        ];
+        for (shape, before, after) in cases {
+            assert_eq!(whole(shape, before), after, "{shape:?} {before:?}");
+        }
     }
 }

@@ -1,7 +1,12 @@
-//! Workarounds for int8 values that ONNX Runtime moves. If the input of a `Reshape` or a similar
+//! Workarounds for integers that ONNX Runtime moves.
+//!
+//! If the input of a `Reshape` or a similar
 //! operator is dequantized, ONNX Runtime quantizes its output again. From opset 21 on, it writes
 //! the type int8 as an attribute. On x86 it converts int8 to uint8, and then cannot load the model
 //! that it wrote (observed in 1.32).
+//!
+//! It moves a `Transpose` of dequantized integers before the `DequantizeLinear`. If these have 2
+//! bits, it then does not load the model (observed in 1.32). It moves none with blocks.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::Model;
@@ -10,8 +15,9 @@ use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Decision, ValuePlan};
-use crate::graph::ValueId;
 use crate::graph::ops::{self, IntegerSupport};
+use crate::graph::uses::Constant;
+use crate::graph::{Graph, ValueId};
 
 /// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
 const SAYS_TYPE: i64 = 21;
@@ -57,6 +63,16 @@ pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decis
             .then(|| Outcome::revise(id, Decision::Quantize(ValuePlan { spec, ..plan.clone() })))
     });
     revised.collect()
+}
+
+/// Whether ONNX Runtime would transpose the elements of a constant if they had 2 bits.
+pub(super) fn moves_two_bits(graph: &Graph<'_>, constant: &Constant<'_>, qtype: QType) -> bool {
+    let mut readers = graph.values[constant.anchor].consumers.iter();
+    matches!(qtype, QType::Int2 | QType::UInt2)
+        && readers.any(|reader| {
+            let node = graph.nodes[reader.node];
+            node.is_onnx() && node.op_type == "Transpose"
+        })
 }
 
 /// Whether ONNX Runtime would write the type of the values that it quantizes.

@@ -10,7 +10,10 @@ use super::formats::{self, Form};
 use super::quantizable_constants::has_uneven_factors;
 use super::rules::Context;
 use super::select::Selection;
-use super::{Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks, wider_weights};
+use super::{
+    Consumers, KeepReason, QuantizeReason, Source, ValuePlan, blocks, ort_int8_workarounds,
+    wider_weights,
+};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
@@ -366,10 +369,25 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
 
 /// The granularity of a weight, and the shape of the matrix that it is stored as, if any.
 ///
+/// The granularity of a weight without a form of its own, and its matrix, if it is stored as one.
+fn granularity(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    requested: WeightType,
+) -> (Granularity, Option<[usize; 2]>) {
+    let (found, matrix) = requested_granularity(graph, constant, config, requested);
+    let is_moved = matrix.is_none() && formats::usual(config) == Format::Qdq;
+    if is_moved && ort_int8_workarounds::moves_two_bits(graph, constant, requested.qtype()) {
+        return (blocks::whole(&constant.shape, found), None);
+    }
+    (found, matrix)
+}
+
 /// Blocks, if a block size or a layout with blocks is requested. Otherwise, one scale per channel
 /// if that is requested and all consumers have the output channels along the same axis. Otherwise,
 /// one scale for the whole tensor.
-fn granularity(
+fn requested_granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
