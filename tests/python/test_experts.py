@@ -367,3 +367,42 @@ def test_what_is_cast_around_experts_passes(case: str, float_type: str) -> None:
     assert report.model is not None
     found = validate(model, report.model)
     assert found, str(found)
+
+
+def test_both_weights_of_a_mixture_are_measured_together() -> None:
+    model = experts()
+    samples = [{"x": numbers(TOKENS, HIDDEN, seed=seed) * F(3)} for seed in range(4)]
+    nbits: dict[str, Any] = {"output_format": "matmul_nbits", "engine": "onnxruntime"}
+    plan = quantize_rs.open(model).plan(bits=4, output_format="matmul_nbits", block_size=32)
+    ranking = quantize_rs.sensitivity(plan, samples, engine="onnxruntime")
+    assert {layer.name for layer in ranking.layers} == {"router", "one"}
+    (row,) = (layer for layer in ranking.layers if layer.name == "one")
+    assert row.elements == 2 * EXPERTS * INNER * HIDDEN
+    written, _ = quantized(model, output_format="matmul_nbits", bits=4, **ONLY)
+    # All samples count alike.
+    expected, got = (
+        np.stack([oracle.ort(each, sample)[0] for sample in samples]) for each in (model, written)
+    )
+    assert row.score == pytest.approx(oracle.sqnr([expected], [got]), abs=0.01)
+    by_weight = quantize_rs.sensitivity(plan, metric="weight")
+    assert {layer.name for layer in by_weight.layers} == {"router", "one", "other"}
+
+    for data, goal in ((samples, {"min_sqnr": 12}), (None, {"target_size": 0.2})):
+        engine = nbits if data else {"output_format": "matmul_nbits"}
+        found = quantize_rs.mixed_precision(model, data, bits=(8, 4), **goal, **engine)
+        bits = found.layer_bits
+        assert set(bits) == {"router", "one", "other"}
+        assert bits["one"] == bits["other"] != "float32"
+        written, report = quantized(model, output_format="matmul_nbits", layer_bits=bits)
+        assert "QMoE" in domains(written)
+        assert report.bytes_after == found.bytes_after
+        sizes = {layer.name: layer.bytes for layer in found.layers}
+        elements = EXPERTS * INNER * HIDDEN
+        assert all(elements / 2 < sizes[name] < 2 * elements for name in ("one", "other"))
+    kept = quantize_rs.quantize(
+        model, None, bits=4, calibration_data=samples, min_sqnr=16, allow_larger=True, **nbits
+    )
+    assert kept.accuracy_control is not None
+    assert [layer.name for layer in kept.accuracy_control.float_layers] == ["router"]
+    assert kept.model is not None
+    assert domains(kept.model) == {"QMoE"}

@@ -86,6 +86,8 @@ class MixedPrecision(Result):
         The engine that ran the model.
     accuracy : Accuracy or None
         The scores of both models in `metric`, if one was given.
+    notes : tuple of str
+        The bit widths that no layer gets, because the engine does not run a model with them.
     """
 
     layer_bits: dict[str, int | str]
@@ -99,6 +101,7 @@ class MixedPrecision(Result):
     accuracy: Accuracy | None = None
     activation_types: dict[str, str] = field(default_factory=dict)
     activations: tuple[ActivationWidth, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def sqnr_db(self) -> float | None:

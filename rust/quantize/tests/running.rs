@@ -4,10 +4,11 @@ mod common;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Numbers, fixture, plan, ranges, with_activations};
+use common::{Even, Numbers, fixture, plan, ranges, with_activations};
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Control, Engine, Method, Model, QuantizeError,
-    QuantizeErrorKind, Range, Ranges, Sample, Session, Tensor, ValueSink, calibrate,
+    CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, Method,
+    MixedOptions, Model, QuantizeError, QuantizeErrorKind, Range, Ranges, Sample, Samples, Session,
+    Tensor, ValueSink, calibrate, mixed_precision,
 };
 
 /// The calibration error.
@@ -158,4 +159,56 @@ fn a_plan_with_activations_requires_ranges_of_its_model() {
     assert!(matches!(error.kind(), QuantizeErrorKind::Calibration(_)), "{error}");
     let error = plan.apply(&other, None).unwrap_err();
     assert!(error.to_string().contains("another model"), "{error}");
+}
+
+/// An engine that does not load models with integers of 4 bits.
+struct Wide;
+
+impl Engine for Wide {
+    fn name(&self) -> &'static str {
+        "wide"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        let narrow = [DataType::Int4.number(), DataType::UInt4.number()];
+        if model.graph().initializer.iter().any(|tensor| narrow.contains(&tensor.data_type)) {
+            let problem = "no kernel".to_owned();
+            let kind = CalibrationErrorKind::Engine { engine: Some("wide"), problem };
+            return Err(CalibrationError::new(kind));
+        }
+        Even::default().prepare(model, observed, sample)
+    }
+}
+
+#[test]
+fn mixed_precision_leaves_out_bits_that_the_engine_does_not_run() {
+    let model = fixture("conv2d_relu");
+    let found = |bits: &[u8]| {
+        let options =
+            MixedOptions { target_size: Some(0.9), bits: bits.to_vec(), ..MixedOptions::default() };
+        let mut go_on = |_| true;
+        let control = Control { threads: 1, progress: &mut go_on };
+        let data: Option<(&dyn Engine, &mut dyn Samples)> =
+            Some((&Wide, &mut Numbers((1..5).collect())));
+        mixed_precision(
+            &model,
+            &Config { min_elements: 0, ..Config::default() },
+            &options,
+            data,
+            control,
+        )
+    };
+    let both = found(&[8, 4]).unwrap();
+    assert!(both.layers.iter().all(|layer| layer.bits != Some(4)), "{both}");
+    assert!(both.layers.iter().any(|layer| layer.bits == Some(8)), "{both}");
+    assert_eq!(both.notes, ["no layer gets 4 bits: no kernel"]);
+    assert!(both.to_string().ends_with("note: no layer gets 4 bits: no kernel\n"), "{both}");
+    assert!(found(&[8]).unwrap().notes.is_empty());
+    let error = found(&[4]).unwrap_err();
+    assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::Engine { .. }), "{error}");
 }

@@ -117,6 +117,7 @@ impl ActivationSolver<'_, '_> {
             accuracy: found.accuracy,
             samples: self.samples.len(),
             engine: found.engine,
+            notes: Vec::new(),
         })
     }
 

@@ -1,7 +1,7 @@
 //! The order in which layers get fewer bits: always the step with the least noise for the bytes
 //! that it saves.
 
-use super::Layer;
+use super::rungs::Layer;
 
 /// A bit width that a layer may get.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -65,6 +65,8 @@ fn price(noise: f64, saved: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     fn layer(rungs: &[(Option<u8>, u64, Option<f64>)]) -> Layer {
@@ -73,7 +75,8 @@ mod tests {
             bytes: *bytes,
             sqnr_db: *sqnr_db,
         };
-        Layer { name: String::new(), rungs: rungs.iter().map(rung).collect() }
+        let rungs = rungs.iter().map(rung).collect();
+        Layer { name: String::new(), others: BTreeSet::new(), rungs }
     }
 
     #[test]

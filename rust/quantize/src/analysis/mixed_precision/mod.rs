@@ -3,8 +3,9 @@
 mod activations;
 mod greedy;
 mod result;
+mod rungs;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_onnx::Model;
 
@@ -18,10 +19,11 @@ use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
     Accuracy, CompareOptions, Config, Format, MetricHandle, OutputRow, PreprocessedModel,
-    QuantizeError, Role, SensitivityOptions, compare, sensitivity,
+    QuantizeError, Report, compare,
 };
 use activations::ActivationSolver;
 use greedy::{Step, WidthOption, greedy_steps};
+use rungs::Layer;
 
 pub use result::{ActivationWidth, LayerWidth, MixedPrecision};
 
@@ -59,10 +61,11 @@ impl Default for MixedOptions {
 /// Chooses a bit width for each layer. It starts with float and always takes the step with the
 /// least noise for the bytes that it saves, until the size is met, or as long as the SQNR or the
 /// metric is. With samples, the most accurate of the first three models that meet the size is
-/// chosen. The noise of a step is what [`sensitivity`](crate::sensitivity()) measures for the layer
-/// alone with this width or, without samples, the error of its weight. Widths with which a layer
-/// alone misses the SQNR are left out, since noise adds up. The resulting model is quantized, and
-/// its size and, with samples, its SQNR are measured.
+/// chosen. The noise of a step is what
+/// [`sensitivity`](crate::sensitivity()) measures for the layer alone with this width or, without
+/// samples, the error of its weight. Widths with which a layer alone misses the SQNR are left out,
+/// since noise adds up, and so are widths with which the engine does not run the model. The
+/// resulting model is quantized, and its size and, with samples, its SQNR are measured.
 ///
 /// Without activations in `config`, only weights are quantized. Use the result with
 /// [`MixedPrecision::config`], which sets [`Config::layer_bits`] and [`Config::layer_float`].
@@ -102,7 +105,7 @@ pub fn mixed_precision(
                 .solve(&goal);
         }
         let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
-        let mut layers = solver.rungs(&options.bits)?;
+        let (mut layers, notes) = solver.rungs(&options.bits)?;
         let steps = match &goal {
             Goal::Bytes(most) => {
                 let all = greedy_steps(&layers);
@@ -128,7 +131,7 @@ pub fn mixed_precision(
                 steps
             }
         };
-        solver.result(&layers, &steps, &goal)
+        Ok(MixedPrecision { notes, ..solver.result(&layers, &steps, &goal)? })
     })
 }
 
@@ -303,7 +306,7 @@ fn too_much_lost(most: f64, found: &Measured) -> QuantizeError {
 /// The layer and the width of the first step.
 fn first(layers: &[Layer]) -> Option<LayerBits> {
     let step = greedy_steps(layers).into_iter().next()?;
-    let Layer { name, rungs } = &layers[step.layer];
+    let Layer { name, rungs, .. } = &layers[step.layer];
     Some(LayerBits { name: name.clone(), bits: rungs[step.rung].bits? })
 }
 
@@ -311,12 +314,6 @@ fn first(layers: &[Layer]) -> Option<LayerBits> {
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
 fn part(bytes: u64, times: f64) -> u64 {
     (bytes as f64 * times) as u64
-}
-
-/// A layer, and the widths that it may get, float first.
-struct Layer {
-    name: String,
-    rungs: Vec<WidthOption>,
 }
 
 struct WidthSolver<'a> {
@@ -329,52 +326,6 @@ struct WidthSolver<'a> {
 }
 
 impl WidthSolver<'_> {
-    /// The size and the SQNR of each layer with each bit width.
-    fn rungs(&mut self, bits: &[u8]) -> Result<Vec<Layer>, QuantizeError> {
-        let mut layers: Vec<Layer> = Vec::new();
-        let mut bits = bits.to_vec();
-        bits.sort_unstable_by(|a, b| b.cmp(a));
-        bits.dedup();
-        for bits in bits {
-            let weights = config::signed("bits", bits)?;
-            let mut config = Config { weights, ..self.config.clone() };
-            // Named, so that none gets other bits by default.
-            config.layer_bits.insert("*".to_owned(), bits);
-            let prepared = PreprocessedModel::of(self.model, config)?;
-            let plan = prepared.plan();
-            let made = plan.apply_cached(&prepared.model, None, None)?;
-            let noise = match self.engine {
-                None => BTreeMap::new(),
-                Some(engine) => {
-                    let (given, options) =
-                        (&mut SliceSamples(self.samples.iter()), SensitivityOptions::default());
-                    let (model, plan) = (&prepared.model, &plan);
-                    let found = self.stages.next(|control| {
-                        sensitivity(model, plan, None, engine, given, &options, control)
-                    })?;
-                    let rows = found.layers.into_iter();
-                    rows.map(|row| (row.name, worst_sqnr(&row.outputs))).collect()
-                }
-            };
-            for (row, how) in made.report().quantized() {
-                let (Some(float), Some(stored)) = (row.bytes_before, how.bytes) else { continue };
-                let own = how.error.map(|error| error.sqnr_db);
-                let cost =
-                    if self.engine.is_some() { noise.get(&row.name).copied() } else { Some(own) };
-                let Some(sqnr_db) = cost.filter(|_| row.role == Role::Weight) else { continue };
-                let bytes = stored.elements + stored.scales;
-                let rung = WidthOption { bits: Some(bits), bytes, sqnr_db };
-                if let Some(layer) = layers.iter_mut().find(|layer| layer.name == row.name) {
-                    layer.rungs.push(rung);
-                } else {
-                    let float = WidthOption { bits: None, bytes: float, sqnr_db: None };
-                    layers.push(Layer { name: row.name.clone(), rungs: vec![float, rung] });
-                }
-            }
-        }
-        Ok(layers)
-    }
-
     /// The least number of steps that meets the size.
     fn steps_for_size(
         &mut self,
@@ -454,7 +405,9 @@ impl WidthSolver<'_> {
     /// The model after some steps.
     fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
         let chosen = chosen(layers, steps);
-        let widths = chosen.iter().map(|(layer, width)| (layer.name.as_str(), width.bits));
+        let widths = chosen
+            .iter()
+            .flat_map(|(layer, width)| layer.weights().map(|name| (name.as_str(), width.bits)));
         let config = with(self.config, widths);
         let prepared = PreprocessedModel::of(self.model, config)?;
         prepared.plan().apply_cached(&prepared.model, None, None)
@@ -480,7 +433,7 @@ impl WidthSolver<'_> {
         let made = self.made(layers, steps)?;
         let Measured { outputs, accuracy, engine } = self.measured(&made)?;
         Ok(MixedPrecision {
-            layers: widths(layers, steps, goal),
+            layers: widths(layers, steps, goal, made.report()),
             activations: Vec::new(),
             bytes_before: made.report().bytes_before,
             bytes_after: made.report().bytes_after,
@@ -488,6 +441,7 @@ impl WidthSolver<'_> {
             accuracy,
             samples: self.samples.len(),
             engine,
+            notes: Vec::new(),
         })
     }
 }
@@ -501,13 +455,27 @@ fn chosen<'a>(layers: &'a [Layer], steps: &[Step]) -> Vec<(&'a Layer, WidthOptio
     layers.iter().zip(at).map(|(layer, at)| (layer, layer.rungs[at])).collect()
 }
 
-/// The rows of the layers after some steps.
-fn widths(layers: &[Layer], steps: &[Step], goal: &Goal) -> Vec<LayerWidth> {
-    let row = |(layer, width): (&Layer, WidthOption)| {
+/// The rows of the layers after some steps, which made the model of `report`.
+fn widths(layers: &[Layer], steps: &[Step], goal: &Goal, report: &Report) -> Vec<LayerWidth> {
+    let sizes: HashMap<&str, u64> = report
+        .values
+        .iter()
+        .filter_map(|row| {
+            let stored = row.quantized.as_ref().and_then(|how| how.bytes);
+            let bytes = stored.map(|stored| stored.elements + stored.scales);
+            Some((row.name.as_str(), bytes.or(row.bytes_before)?))
+        })
+        .collect();
+    let rows = |(layer, width): (&Layer, WidthOption)| {
         let WidthOption { bits, bytes, sqnr_db } = width;
-        LayerWidth { name: layer.name.clone(), bits, bytes, sqnr_db, why: why(layer, width, goal) }
+        let why = why(layer, width, goal);
+        let row = |name: &String| {
+            let bytes = sizes.get(name.as_str()).copied().unwrap_or(bytes);
+            LayerWidth { name: name.clone(), bits, bytes, sqnr_db, why: why.clone() }
+        };
+        layer.weights().map(row).collect::<Vec<_>>()
     };
-    chosen(layers, steps).into_iter().map(row).collect()
+    chosen(layers, steps).into_iter().flat_map(rows).collect()
 }
 
 /// Why a layer has this width: float is a choice, too.

@@ -33,6 +33,9 @@ pub struct MixedPrecision {
     pub samples: usize,
     /// The engine that ran them.
     pub engine: Option<String>,
+    /// The bit widths that no layer gets, because the engine does not run a model with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
 }
 
 /// The type of one activation.
@@ -159,6 +162,6 @@ impl MixedPrecision {
         if let Some(Accuracy { original, quantized, metric: Some(metric), .. }) = &self.accuracy {
             writeln!(f, "{metric} {original:.6} -> {quantized:.6}")?;
         }
-        Ok(())
+        self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))
     }
 }

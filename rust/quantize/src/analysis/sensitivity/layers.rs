@@ -58,6 +58,24 @@ pub(super) fn layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Lay
     layers
 }
 
+/// The layers that can be quantized alone: weights that one node reads as integers, or none of
+/// them, are one layer with the name of the first.
+pub(super) fn separable_layers(graph: &Graph<'_>, plan: &Plan, order: &[usize]) -> Vec<Layer> {
+    let joint = plan.joint_weights(graph);
+    let mut joined: Vec<Layer> = Vec::new();
+    for layer in layers(graph, plan, order) {
+        let set = joint.iter().find(|set| layer.is_weight && set.contains(&layer.name));
+        let before = set.and_then(|set| joined.iter_mut().find(|it| set.contains(&it.name)));
+        if let Some(before) = before {
+            before.nodes.extend(layer.nodes);
+            before.values.extend(layer.values);
+        } else {
+            joined.push(layer);
+        }
+    }
+    joined
+}
+
 /// An operator without weight that computes new values on integers, such as a sum or the product
 /// of two activations.
 fn operator(graph: &Graph<'_>, plan: &Plan, node: usize) -> Option<Layer> {

@@ -24,6 +24,7 @@ use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate, with_rounded_weights};
 use crate::error::while_unchanged;
 use crate::graph::Graph;
+use crate::plan::{Planned, Role, Source, ValuePlan};
 use crate::report::{Accuracy, Origin, OutputRow};
 use crate::{Plan, QuantizeError, Ranges, Shard, WeightAlgorithm, encode};
 pub(crate) use layers::activations;
@@ -339,10 +340,16 @@ impl LayerRow {
     fn of(graph: &Graph<'_>, plan: &Plan, layer: &Layer, error: Option<Metrics>) -> LayerRow {
         let nodes = layer.nodes.iter().map(|node| graph.nodes[*node]);
         let value = plan.quantized().find(|(value, _)| value.name == layer.typed);
-        let weight = value.filter(|_| layer.is_weight);
-        let elements = weight
-            .and_then(|(value, _)| value.shape.clone())
-            .map_or(0, |lengths| lengths.into_iter().flatten().product());
+        let is_own = |(value, how): &(&Planned, &ValuePlan)| {
+            let is_weight = value.role == Role::Weight && how.source == Source::Weights;
+            layer.is_weight && is_weight && layer.values.contains(&value.name)
+        };
+        let elements = plan
+            .quantized()
+            .filter(is_own)
+            .filter_map(|(value, _)| value.shape.as_ref())
+            .map(|lengths| lengths.iter().flatten().product::<usize>())
+            .sum();
         LayerRow {
             name: layer.name.clone(),
             op_type: nodes.clone().next().map_or(String::new(), |node| node.op_type.clone()),

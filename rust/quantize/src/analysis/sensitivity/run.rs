@@ -7,7 +7,7 @@ use std::sync::Arc;
 use quantize_rs_onnx::{Model, topological};
 
 use super::changed::Unchanged;
-use super::layers::{Layer, layers, with_only};
+use super::layers::{Layer, separable_layers, with_only};
 use super::lending::{RecordingEngine, candidates};
 use super::measure::{FloatPass, Reference, Steps, Trial, Work, float_pass};
 use super::pieces::{Piece, Pieces};
@@ -52,7 +52,7 @@ pub(super) fn lending<'a>(
         let graph = Graph::of(model)?;
         let order = topological(&model.graph().node)?;
         let float = float32::of(&graph, &order);
-        let layers = layers(&graph, plan, &order);
+        let layers = separable_layers(&graph, plan, &order);
         names = candidates(&graph, &order, &layers, |id| can_be_kept(&graph, &float, id));
         names.extend(outputs(model, model)?.0);
     }
@@ -77,7 +77,7 @@ pub(super) fn run(
     let model = subject.model;
     let graph = Graph::of(model)?;
     let order = topological(&model.graph().node)?;
-    let all = layers(&graph, subject.plan, &order);
+    let all = separable_layers(&graph, subject.plan, &order);
     let (observed, _) = outputs(model, model)?;
     let scored = scored(model, &observed, &CompareOptions::default())?;
     let print = print(subject, engine, samples, options);

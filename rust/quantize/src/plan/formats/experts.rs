@@ -9,7 +9,7 @@ use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, ValueId, moe};
 use crate::plan::decisions::{Decisions, Outcome};
 use crate::plan::rules::Context;
-use crate::plan::{Consumers, Decision, KeepReason, ValuePlan};
+use crate::plan::{Consumers, Decision, KeepReason, Plan, Planned, ValuePlan};
 use crate::{Config, Format};
 
 /// Whether a `MoE` multiplies by a constant.
@@ -106,6 +106,23 @@ pub(in crate::plan) fn keep_single(context: &Context<'_, '_>, decisions: &Decisi
         alone.map(|id| Outcome::revise(*id, Decision::KeepFloat(kept()))).collect()
     };
     nodes.map(of_node).collect()
+}
+
+impl Plan {
+    /// The weights that a `QMoE` reads, by node: each alone stays float.
+    pub(crate) fn joint_weights(&self, graph: &Graph<'_>) -> Vec<Vec<String>> {
+        let nodes = (0..graph.nodes.len()).filter(|node| moe::is_moe(graph.nodes[*node]));
+        let of_node = |node: usize| {
+            let weights = moe::PROJECTIONS.map(|it| graph.input(node, it.weight));
+            let values = weights.into_iter().flatten().filter_map(|id| self.values.get(id));
+            let reads = |value: &&Planned| match &value.decision {
+                Decision::Quantize(how) => how.format == Format::MatMulNBits,
+                Decision::KeepFloat(_) => false,
+            };
+            values.filter(reads).map(|value| value.name.clone()).collect::<Vec<_>>()
+        };
+        nodes.map(of_node).filter(|weights| weights.len() > 1).collect()
+    }
 }
 
 /// Whether weights have one number of bits, and blocks of one size or whole rows as blocks.
