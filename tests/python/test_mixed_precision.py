@@ -49,6 +49,29 @@ def test_a_size_is_met_by_the_model_that_the_bits_make(
     assert percentage.bytes_after == sizes[2]
 
 
+@pytest.mark.parametrize("with_data", [False, True])
+@pytest.mark.parametrize("part", [0.2, 0.3])
+def test_no_layer_that_would_fit_in_more_bits_is_left_in_fewer(
+    digits: Path, images: Images, part: float, with_data: bool
+) -> None:
+    data = images if with_data else None
+    found = quantize_rs.mixed_precision(digits, data, target_size=part, bits=(8, 4))
+    for layer in found.layers:
+        for wider in (8, "float32"):
+            if layer.bits is None or layer.bits == wider:
+                continue
+            layer_bits = {**found.layer_bits, layer.name: wider}
+            report = quantize_rs.quantize(digits, None, layer_bits=layer_bits, check="none")
+            if report.bytes_after > part * found.bytes_before:
+                continue
+            # What fits in was measured, and is no gain.
+            assert report.model is not None
+            assert found.sqnr_db is not None, (layer, wider)
+            more = quantize_rs.compare(digits, report.model, images, latency=False).sqnr_db
+            assert more is not None
+            assert more <= found.sqnr_db + 0.1, (layer, wider)
+
+
 def test_an_sqnr_is_met_and_no_byte_more_than_needed_is_kept(digits: Path, images: Images) -> None:
     sizes = []
     for least in (15.0, 25.0, 35.0):

@@ -57,10 +57,11 @@ def mixed_precision(
 
     The search is greedy. It starts from float and repeatedly lowers the layer with the least added
     noise per saved byte, until the model is small enough, or as long as its outputs meet
-    `min_sqnr`. The noise of a layer is that of `sensitivity`, or without data the error of its
-    weight. Bit widths with which a layer alone misses `min_sqnr`, or with which the engine does not
-    run the model, are skipped. The resulting model is produced and measured. Only weights are
-    quantized.
+    `min_sqnr`. Bytes of `target_size` that are then left go to layers that fit in with more bits,
+    unless the measured outputs are no more accurate. The noise of a layer is that of
+    `sensitivity`, or without data the error of its weight. Bit widths with which a layer alone
+    misses `min_sqnr`, or with which the engine does not run the model, are skipped. The resulting
+    model is produced and measured. Only weights are quantized.
 
     With `activations`, it chooses which activations get 16 bits instead of 8, as few as `min_sqnr`
     or `max_accuracy_drop` needs: first those with which, alone in 16 bits, the outputs of the

@@ -1,5 +1,5 @@
 //! The order in which layers get fewer bits: always the step with the least noise for the bytes
-//! that it saves.
+//! that it saves. And the order in which they get more again, where bytes are left.
 
 use super::rungs::Layer;
 
@@ -56,6 +56,43 @@ pub(super) fn greedy_steps(layers: &[Layer]) -> Vec<Step> {
     }
 }
 
+/// The steps to more bits that fit into `room` bytes, after others: always the one that takes away
+/// the most noise for the bytes that it adds.
+pub(super) fn raising_steps(layers: &[Layer], steps: &[Step], mut room: u64) -> Vec<Step> {
+    let mut at = places(layers, steps);
+    let mut raised = Vec::new();
+    loop {
+        let mut best: Option<(f64, u64, Step)> = None;
+        for (index, layer) in layers.iter().enumerate() {
+            let now = &layer.rungs[at[index]];
+            for (rung, next) in layer.rungs.iter().enumerate() {
+                let (added, less) =
+                    (next.bytes.saturating_sub(now.bytes), now.noise() - next.noise());
+                if added > room || less.is_nan() || less <= 0.0 {
+                    continue;
+                }
+                let gain = price(less, added.max(1));
+                if best.as_ref().is_none_or(|(most, ..)| gain > *most) {
+                    best = Some((gain, added, Step { layer: index, rung }));
+                }
+            }
+        }
+        let Some((_, added, step)) = best else { return raised };
+        at[step.layer] = step.rung;
+        room -= added;
+        raised.push(step);
+    }
+}
+
+/// The width of each layer after some steps, by its position.
+pub(super) fn places(layers: &[Layer], steps: &[Step]) -> Vec<usize> {
+    let mut at = vec![0; layers.len()];
+    for step in steps {
+        at[step.layer] = step.rung;
+    }
+    at
+}
+
 /// Noise for each byte that is saved; NaN counts as infinite.
 #[allow(clippy::cast_precision_loss)] // a ranking
 fn price(noise: f64, saved: u64) -> f64 {
@@ -90,6 +127,23 @@ mod tests {
         assert_eq!(steps[1], Step { layer: 1, rung: 2 });
         assert_eq!(steps[2], Step { layer: 0, rung: 2 });
         assert_eq!(steps.len(), 3);
+    }
+
+    #[test]
+    fn bytes_that_are_left_go_to_the_layer_that_gains_most_for_them() {
+        let large =
+            layer(&[(None, 400, None), (Some(8), 100, Some(40.0)), (Some(4), 50, Some(20.0))]);
+        let small =
+            layer(&[(None, 80, None), (Some(8), 20, Some(40.0)), (Some(4), 10, Some(15.0))]);
+        let layers = [large, small];
+        let fewest = [Step { layer: 0, rung: 2 }, Step { layer: 1, rung: 2 }];
+        let raised = |room| raising_steps(&layers, &fewest, room);
+        let (first, second) = (Step { layer: 1, rung: 1 }, Step { layer: 0, rung: 1 });
+        assert_eq!(raised(9), []);
+        assert_eq!(raised(59), [first]);
+        assert_eq!(raised(60), [first, second]);
+        // The small layer stays float only after both have 8 bits.
+        assert_eq!(raised(120), [first, second, Step { layer: 1, rung: 0 }]);
     }
 
     #[test]

@@ -22,7 +22,7 @@ use crate::{
     QuantizeError, Report, compare,
 };
 use activations::ActivationSolver;
-use greedy::{Step, WidthOption, greedy_steps};
+use greedy::{Step, WidthOption, greedy_steps, places, raising_steps};
 use rungs::Layer;
 
 pub use result::{ActivationWidth, LayerWidth, MixedPrecision};
@@ -60,8 +60,9 @@ impl Default for MixedOptions {
 
 /// Chooses a bit width for each layer. It starts with float and always takes the step with the
 /// least noise for the bytes that it saves, until the size is met, or as long as the SQNR or the
-/// metric is. With samples, the most accurate of the first three models that meet the size is
-/// chosen. The noise of a step is what
+/// metric is. What a step leaves of the size goes to layers that fit in with more bits, first to
+/// those that lose the most noise for the bytes. With samples, the most accurate of the first three
+/// models that meet the size is chosen, before or after that. The noise of a step is what
 /// [`sensitivity`](crate::sensitivity()) measures for the layer alone with this width or, without
 /// samples, the error of its weight. Widths with which a layer alone misses the SQNR are left out,
 /// since noise adds up, and so are widths with which the engine does not run the model. The
@@ -110,7 +111,7 @@ pub fn mixed_precision(
             Goal::Bytes(most) => {
                 let all = greedy_steps(&layers);
                 let enough = solver.steps_for_size(&layers, &all, *most)?;
-                solver.most_accurate(&layers, all, enough)?
+                solver.most_accurate(&layers, &all, enough, *most)?
             }
             Goal::Sqnr(least) => {
                 drop_inaccurate_widths(&mut layers, *least)?;
@@ -353,29 +354,62 @@ impl WidthSolver<'_> {
         Ok(enough)
     }
 
-    /// The first steps, `enough` of them or a few more: noise of one layer may cancel out that of
-    /// another, so a smaller model may be more accurate.
+    /// The first steps, `enough` of them or a few more, and steps to more bits that still meet the
+    /// size: noise of one layer may cancel out that of another, so a smaller model may be more
+    /// accurate.
     fn most_accurate(
         &mut self,
         layers: &[Layer],
-        mut steps: Vec<Step>,
+        steps: &[Step],
         enough: usize,
+        most: u64,
     ) -> Result<Vec<Step>, QuantizeError> {
-        let mut best = (enough, (f64::NEG_INFINITY, f64::NEG_INFINITY));
-        if self.engine.is_some() {
-            for count in (enough..=steps.len()).take(MEASURED) {
-                let made = self.made(layers, &steps[..count])?;
+        if self.engine.is_none() {
+            return self.filled(layers, &steps[..enough], most);
+        }
+        let (mut best, mut least) = (Vec::new(), (f64::NEG_INFINITY, f64::NEG_INFINITY));
+        for count in (enough..=steps.len()).take(MEASURED) {
+            let lowered = steps[..count].to_vec();
+            let filled = self.filled(layers, &lowered, most)?;
+            let filled = (filled != lowered).then_some(filled);
+            for tried in std::iter::once(lowered).chain(filled) {
+                let made = self.made(layers, &tried)?;
                 // Equal outputs have no SQNR.
                 let found = self.measured(&made)?;
                 let sqnr = found.sqnr_db().unwrap_or(f64::INFINITY);
                 let found = (found.drop().map_or(0.0, |drop| -drop), sqnr);
-                if found > best.1 {
-                    best = (count, found);
+                if best.is_empty() || found > least {
+                    (best, least) = (tried, found);
                 }
             }
         }
-        steps.truncate(best.0);
-        Ok(steps)
+        Ok(best)
+    }
+
+    /// The steps, and steps to more bits as long as the model meets the size.
+    fn filled(
+        &self,
+        layers: &[Layer],
+        steps: &[Step],
+        most: u64,
+    ) -> Result<Vec<Step>, QuantizeError> {
+        let mut filled = steps.to_vec();
+        let mut room = most.saturating_sub(self.made(layers, &filled)?.report().bytes_after);
+        loop {
+            let more = raising_steps(layers, &filled, room);
+            if more.is_empty() {
+                return Ok(filled);
+            }
+            let all = [&filled[..], &more].concat();
+            let bytes = self.made(layers, &all)?.report().bytes_after;
+            if let Some(left) = most.checked_sub(bytes) {
+                (filled, room) = (all, left);
+            } else {
+                // Nodes and names take bytes, too.
+                let added = stored(layers, &all).saturating_sub(stored(layers, &filled));
+                room = added.saturating_sub(bytes - most);
+            }
+        }
     }
 
     /// As many steps as are wanted, for each step adds noise; and what was measured of the model
@@ -448,11 +482,13 @@ impl WidthSolver<'_> {
 
 /// Each layer with its width after some steps.
 fn chosen<'a>(layers: &'a [Layer], steps: &[Step]) -> Vec<(&'a Layer, WidthOption)> {
-    let mut at = vec![0; layers.len()];
-    for step in steps {
-        at[step.layer] = step.rung;
-    }
+    let at = places(layers, steps);
     layers.iter().zip(at).map(|(layer, at)| (layer, layer.rungs[at])).collect()
+}
+
+/// The bytes of the layers after some steps.
+fn stored(layers: &[Layer], steps: &[Step]) -> u64 {
+    chosen(layers, steps).iter().map(|(_, width)| width.bytes).sum()
 }
 
 /// The rows of the layers after some steps, which made the model of `report`.
