@@ -103,6 +103,7 @@ class Case:
 
 DENSE = function("Dense", "x w b", [node("Gemm", "x w b", "h"), node("Relu", "h")])
 OWN = function("Own", "x", [constant("w", normal(8, 8)), node("MatMul", "x w")])
+TURN = function("Turn", "x", [node("Transpose", "x", perm=[1, 0])])
 W, B = {"w": normal(8, 8)}, {"b": normal(8)}
 
 ADJUST = function(
@@ -270,6 +271,61 @@ CASES = {
     ),
 }
 
+THROUGH = {
+    "before_the_function_that_multiplies": Case(
+        [call("Turn", "w", "t"), call("Dense", "x t b")], [TURN, DENSE], W | B
+    ),
+    "within_the_function_of_a_module": Case(
+        [call("Linear", "x w b")],
+        [
+            function("Linear", "x w b", [call("Turn", "w", "t"), call("Dense", "x t b")]),
+            TURN,
+            DENSE,
+        ],
+        W | B,
+    ),
+    "two_functions_deep": Case(
+        [call("Twice", "w", "t"), call("Dense", "x t b")],
+        [
+            function(
+                "Twice",
+                "x",
+                [
+                    call("Turn", "x", "h"),
+                    constant("two", np.float32(2)),
+                    node("Mul", "h two"),
+                ],
+            ),
+            TURN,
+            DENSE,
+        ],
+        W | B,
+    ),
+    "a_constant_of_a_function_without_inputs": Case(
+        [call("Weight", "", "w"), call("Dense", "x w b")],
+        [function("Weight", "", [constant("y", normal(8, 8))]), DENSE],
+        B,
+    ),
+    "in_a_body": Case(
+        [
+            node("ReduceSum", "x", "sum", keepdims=0),
+            node("Greater", "sum zero", "when"),
+            node(
+                "If",
+                "when",
+                then_branch=body(
+                    "then", [call("Turn", "w", "t"), call("Dense", "x t b", "then_out")]
+                ),
+                else_branch=body("else", [node("Neg", "x", "else_out")]),
+            ),
+        ],
+        [TURN, DENSE],
+        W | B | {"zero": np.float32(0)},
+    ),
+}
+"""Weights that pass through a function before another multiplies by them."""
+CASES |= THROUGH
+
 KEPT = {
     "no_weights": Case(
         [call("Act", "x", "a"), node("MatMul", "a w")],
@@ -335,6 +391,29 @@ def test_weights_in_functions_are_quantized(name: str) -> None:
     assert oracle.sqnr(oracle.ort(model, feeds), oracle.ort(report.model, feeds)) > 25
     left = quantize_rs.quantize(model, None, symmetric=True, optimize=False)
     assert any("`inline_functions`" in warning for warning in left.warnings)
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "dynamic", "matmul_nbits"])
+@pytest.mark.parametrize("name", THROUGH)
+def test_a_weight_that_passes_a_function_is_quantized_in_every_format(
+    name: str, output_format: Any
+) -> None:
+    model = THROUGH[name].model()
+    report = quantize_rs.quantize(model, None, output_format=output_format, allow_larger=True)
+    assert report.model is not None
+    left = onnx.load_from_string(report.model)
+    assert not left.functions
+    sizes = {np.prod(t.dims) for t in left.graph.initializer if t.data_type == TensorProto.FLOAT}
+    assert 64 not in sizes
+    feeds = {"x": normal(3, 8)}
+    assert oracle.sqnr(oracle.ort(model, feeds), oracle.ort(report.model, feeds)) > 25
+
+
+def test_a_weight_that_passes_a_function_before_a_node_is_quantized() -> None:
+    model = Case([call("Turn", "w", "t"), node("MatMul", "x t")], [TURN], W).model()
+    report = quantize_rs.quantize(model, None, symmetric=True)
+    assert report.model is not None
+    assert held(onnx.load_from_string(report.model)) == 1
 
 
 @pytest.mark.parametrize("name", KEPT)

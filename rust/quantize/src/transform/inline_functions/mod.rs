@@ -2,7 +2,7 @@
 //! function are not part of the graph, so a plan could not refer to them.
 //!
 //! Before planning, only calls that multiply by a constant are inlined, where the constant is an
-//! argument or part of the function.
+//! argument or part of the function, and calls whose results are constant: these may be weights.
 
 mod body;
 mod weight_calls;
@@ -32,7 +32,7 @@ pub(super) fn all(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     run(graph, false)
 }
 
-/// Inlines the calls that multiply by constants.
+/// Inlines the calls that multiply by constants or compute them.
 pub(super) fn with_weights(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     run(graph, true)
 }
@@ -165,7 +165,9 @@ impl<'g, 'm> Inliner<'g, 'm> {
             return Some(all);
         }
         let with = self.with_subgraphs(node, fixed, depth);
-        fixed.learn(node);
+        if let Some(calls) = &mut self.calls {
+            calls.learn(node, fixed);
+        }
         with.map(|node| vec![node])
     }
 

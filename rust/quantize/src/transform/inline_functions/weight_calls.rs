@@ -1,4 +1,5 @@
-//! Determines whether a function call multiplies by a constant.
+//! Determines whether a function call multiplies by a constant, and whether its results are
+//! constant: a weight may pass through one function before another multiplies by it.
 
 use std::collections::HashMap;
 
@@ -51,8 +52,8 @@ impl<'o> ConstantScope<'o> {
         self.own.get(name).copied().or_else(|| self.outer?.of_name(name))
     }
 
-    /// Adds the output of a node if its inputs are constant.
-    pub(super) fn learn(&mut self, node: &NodeProto) {
+    /// Adds the outputs of a node that is not a call if its inputs are constant.
+    fn learn(&mut self, node: &NodeProto) {
         let float = if !node.is_onnx() {
             None
         } else if node.op_type == "Constant" {
@@ -94,11 +95,22 @@ fn is_float(tensor: &TensorProto) -> bool {
     tensor.dtype().is_some_and(DataType::is_float)
 }
 
-/// Determines which calls multiply by constants.
+/// What a function computes from the constants among its inputs.
+#[derive(Clone, PartialEq)]
+enum Effect {
+    /// It multiplies by one of them, or by its own.
+    Multiplies,
+    /// All results are constant; for each, whether it holds floats.
+    Constant(Vec<bool>),
+    /// Neither.
+    Other,
+}
+
+/// Determines which calls multiply by constants, or compute them.
 pub(super) struct WeightCalls<'g, 'm> {
     functions: &'g Functions<'m>,
     /// By function and constant inputs.
-    known: HashMap<(usize, Vec<Option<bool>>), bool>,
+    known: HashMap<(usize, Vec<Option<bool>>), Effect>,
     looks: usize,
 }
 
@@ -107,16 +119,15 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
         WeightCalls { functions, known: HashMap::new(), looks: 0 }
     }
 
-    /// Whether the function that a node calls multiplies by a constant input or by its own
-    /// constants. A function with the name of an ONNX operator always counts, so that its nodes are
-    /// not mistaken for the operator.
+    /// Whether to inline a call: the function multiplies by a constant input or by its own
+    /// constants, or computes constants, which may be weights of other nodes.
     pub(super) fn call(
         &mut self,
         node: &NodeProto,
         function: usize,
         fixed: &ConstantScope<'_>,
     ) -> bool {
-        node.is_onnx() || self.called(node, function, fixed, 0)
+        node.is_onnx() || self.effect(node, function, fixed, 0) != Effect::Other
     }
 
     /// The functions with weights that a node calls, itself or in its subgraphs.
@@ -127,7 +138,7 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
     ) -> Vec<usize> {
         let mut found = Vec::new();
         if let Some(function) = self.functions.called(node) {
-            found.extend(self.call(node, function, fixed).then_some(function));
+            found.extend(self.multiplies(node, function, fixed).then_some(function));
         }
         for body in node.subgraphs() {
             let mut inner = ConstantScope::of(body, Some(fixed));
@@ -135,31 +146,62 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
                 found.extend(self.callees(node, &mut inner));
             }
         }
-        fixed.learn(node);
+        self.learn(node, fixed);
         found
     }
 
-    fn called(
+    /// Adds the outputs of a node to the constants if they are constant.
+    pub(super) fn learn(&mut self, node: &NodeProto, fixed: &mut ConstantScope<'_>) {
+        self.learn_at(node, fixed, 0);
+    }
+
+    fn learn_at(&mut self, node: &NodeProto, fixed: &mut ConstantScope<'_>, depth: usize) {
+        let Some(function) = self.functions.called(node) else { return fixed.learn(node) };
+        if let Effect::Constant(results) = self.effect(node, function, fixed, depth) {
+            fixed.own.extend(node.output.iter().cloned().zip(results));
+        }
+    }
+
+    /// A function with the name of an ONNX operator always counts, so that its nodes are not
+    /// mistaken for the operator.
+    fn multiplies(&mut self, node: &NodeProto, function: usize, fixed: &ConstantScope<'_>) -> bool {
+        node.is_onnx() || self.effect(node, function, fixed, 0) == Effect::Multiplies
+    }
+
+    fn effect(
         &mut self,
         node: &NodeProto,
         function: usize,
         fixed: &ConstantScope<'_>,
         depth: usize,
-    ) -> bool {
-        let given: Vec<Option<bool>> = node.input.iter().map(|name| fixed.of_name(name)).collect();
-        let key = (function, given);
-        if let Some(known) = self.known.get(&key) {
-            return *known;
-        }
+    ) -> Effect {
         let body = &self.functions.all()[function];
+        // An input that the call leaves out holds no floats.
+        let given = |input: usize| match node.input.get(input).filter(|name| !name.is_empty()) {
+            Some(name) => fixed.of_name(name),
+            None => Some(false),
+        };
+        let key = (function, (0..body.input.len()).map(given).collect::<Vec<_>>());
+        if let Some(known) = self.known.get(&key) {
+            return known.clone();
+        }
         let inputs = body.input.iter().zip(&key.1);
         let own = inputs.filter_map(|(name, given)| Some((name.clone(), (*given)?))).collect();
-        let found = depth < MAX_DEPTH
-            && self.nodes(&body.node, &mut ConstantScope { own, outer: None }, depth + 1);
-        self.known.insert(key, found);
+        let mut inner = ConstantScope { own, outer: None };
+        let found = if depth >= MAX_DEPTH {
+            Effect::Other
+        } else if self.nodes(&body.node, &mut inner, depth + 1) {
+            Effect::Multiplies
+        } else {
+            let results: Option<Vec<bool>> =
+                body.output.iter().map(|name| inner.of_name(name)).collect();
+            results.map_or(Effect::Other, Effect::Constant)
+        };
+        self.known.insert(key, found.clone());
         found
     }
 
+    /// Whether one of the nodes multiplies by a constant.
     fn nodes(
         &mut self,
         nodes: &[Raw<NodeProto>],
@@ -173,7 +215,7 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
         for index in order {
             let node = &nodes[index];
             let found = match self.functions.called(node) {
-                Some(function) => self.called(node, function, fixed, depth),
+                Some(function) => self.effect(node, function, fixed, depth) == Effect::Multiplies,
                 None => fixed.weighs(node),
             };
             let inside = |calls: &mut Self, body: &GraphProto| {
@@ -183,7 +225,7 @@ impl<'g, 'm> WeightCalls<'g, 'm> {
             if found || node.subgraphs().any(|body| inside(self, body)) {
                 return true;
             }
-            fixed.learn(node);
+            self.learn_at(node, fixed, depth);
         }
         false
     }
