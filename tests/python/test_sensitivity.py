@@ -245,6 +245,45 @@ def test_a_product_of_two_activations_is_a_layer_that_can_stay_float() -> None:
     assert found.accuracy_control.float_layers
 
 
+@pytest.mark.parametrize("ir_version", [3, 8])
+def test_a_weight_with_a_default_among_the_inputs_needs_no_sample(ir_version: int) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 32] x, float[32, 32] w) => (float[n, 32] y) {
+        a = MatMul(x, u)
+        b = Relu(a)
+        c = MatMul(b, w)
+        d = Relu(c)
+        e = MatMul(d, v)
+        y = Relu(e)
+    }""")
+    model.ir_version = ir_version
+    rng = np.random.default_rng(3)
+    for name in ("u", "w", "v"):
+        values = (rng.normal(size=(32, 32)) / 6).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+        if ir_version < 4 and name != "w":
+            model.graph.input.append(
+                helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [32, 32])
+            )
+    samples = [{"x": rng.normal(size=(2, 32)).astype(np.float32)} for _ in range(8)]
+    weights = {"u", "v"} | ({"w"} if ir_version < 4 else set())
+    for activations in (None, "uint8"):
+        found = quantize_rs.sensitivity(model, samples, activations=activations)
+        names = {layer.name for layer in found.layers}
+        assert weights <= names
+        assert ("w" in names) == ("w" in weights)
+    mixed = quantize_rs.mixed_precision(model, samples, min_sqnr=20)
+    assert {layer.name for layer in mixed.layers} == weights
+    report = quantize_rs.quantize_with_calibration(model, None, samples, allow_larger=True)
+    assert report.output_check is not None
+    assert report.output_check.sqnr_db is not None
+    wanted = report.output_check.sqnr_db + 1
+    controlled = quantize_rs.quantize_with_calibration(
+        model, None, samples, allow_larger=True, min_sqnr=wanted
+    )
+    assert controlled.accuracy_control is not None
+
+
 def test_layer_errors_of_a_float16_model_with_a_branch() -> None:
     """A branch reads a value in 16 bits, which is not fed in float32."""
     model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>

@@ -76,7 +76,10 @@ pub fn extract(
     let constants = proto.initializer.iter().map(|tensor| tensor.name.as_str());
     let sparse = proto.sparse_initializer.iter().filter_map(|sparse| sparse.values.as_ref());
     let constants = constants.chain(sparse.map(|values| values.name.as_str()));
-    let constants = constants.filter(|name| !is_read(name) || cut.contains(name));
+    let is_kept = |name: &str| {
+        !cut.contains(name) && (is_read(name) || outputs.iter().any(|output| output == name))
+    };
+    let constants = constants.filter(|name| !is_kept(name));
     edits.extend(constants.map(|name| Edit::RemoveInitializer(name.to_owned())));
     // Declarations of removed values, or of values that are inputs now, would be contradictions.
     let infos = proto.value_info.iter().map(|info| &info.name);
@@ -84,6 +87,11 @@ pub fn extract(
     edits.extend(gone.map(|name| Edit::RemoveValueInfo(name.clone())));
 
     let own: Vec<String> = InputSpec::of(model).into_iter().map(|input| input.name).collect();
+    // An input whose initializer is removed would become a required one.
+    let with_default = proto.input.iter().map(|input| &input.name);
+    let with_default = with_default.filter(|name| !own.contains(name));
+    let gone = with_default.filter(|name| !is_kept(name));
+    edits.extend(gone.map(|name| Edit::RemoveInput(name.clone())));
     let (kept, unread): (Vec<String>, Vec<String>) =
         own.into_iter().partition(|name| is_read(name) || outputs.contains(name));
     edits.extend(unread.into_iter().map(Edit::RemoveInput));
