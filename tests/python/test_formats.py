@@ -233,14 +233,20 @@ def test_floats_of_16_bits_have_short_names(name: str) -> None:
     assert value.qtype in HALVES
 
 
-def test_what_float16_cannot_hold_is_refused_by_name() -> None:
+def test_what_float16_cannot_hold_stays_float32_or_is_refused_by_name() -> None:
     w = np.full((4, 4), 65504, np.float32)
     assert quantize_rs.quantize(model(Case(w)), None, weights="float16").model is not None
     w[2, 1] = -65505
+    report = quantize_rs.quantize(model(Case(w)), None, weights="float16")
+    (value,) = (value for value in report.values if value.role == "weight")
+    assert value.why == (
+        "not quantized: has numbers that float16 does not hold: element 9 is -65505.0"
+    )
+    assert any("float16 does not hold their numbers: `W`" in text for text in report.warnings)
     with pytest.raises(
         quantize_rs.QuantizeError, match=r"`W`.*65505.*the largest number of float16 is 65504"
     ):
-        quantize_rs.quantize(model(Case(w)), None, weights="float16")
+        quantize_rs.quantize(model(Case(w)), None, weights="float16", include=["W"])
     assert quantize_rs.quantize(model(Case(w)), None, weights="bfloat16").model is not None
 
 

@@ -125,10 +125,10 @@ def test_an_input_that_is_no_tensor_is_called_that() -> None:
             quantize_rs.quantize_with_calibration(model, None, data)
 
 
-def masked_rows(dtype: Any) -> tuple[bytes, list[dict[str, Any]]]:
-    """A table of rows of a causal mask, which holds -inf, beside a product."""
+def masked_rows(dtype: Any, hidden: float = -np.inf) -> tuple[bytes, list[dict[str, Any]]]:
+    """A table of rows of a causal mask, which holds -inf or such, beside a product."""
     rng = np.random.default_rng(1)
-    mask = np.triu(np.full((SIZE, SIZE), -np.inf), 1).astype(dtype)
+    mask = np.triu(np.full((SIZE, SIZE), hidden), 1).astype(dtype)
     weight = rng.normal(size=(SIZE, SIZE)).astype(dtype)
     nodes = [
         helper.make_node("Gather", ["mask", "rows"], ["bias"], "mask_rows"),
@@ -154,6 +154,36 @@ def masked_rows(dtype: Any) -> tuple[bytes, list[dict[str, Any]]]:
 
 
 WARNING = "weights stay float because they are not finite: `mask` (element 1 is -inf)"
+
+
+LOWEST = float(np.finfo(np.float32).min)
+
+
+@pytest.mark.parametrize("weights", ["float16", "bfloat16"])
+def test_a_mask_beyond_16_bit_floats_stays_float32(weights: str) -> None:
+    model, samples = masked_rows(np.float32, LOWEST)
+    report = quantize_rs.quantize(model, None, weights=weights, allow_larger=True)
+    warning = (
+        f"weights stay float because {weights} does not hold their numbers: `mask` (element 1 is "
+        "-3.4028235e38)"
+    )
+    assert warning in report.warnings
+    assert {row.name for row in report.quantized} == {"w"}
+    (row,) = (row for row in report.weights if row.name == "mask")
+    assert row.why.startswith(f"not quantized: has numbers that {weights} does not hold: element 1")
+    assert report.model is not None
+    for own in samples:
+        expected, found = (oracle.ort(it, own) for it in (model, report.model))
+        assert oracle.sqnr(expected, found) > 35
+    plan = quantize_rs.open(model).plan(weights=weights)
+    ranking = quantize_rs.sensitivity(plan, samples)
+    assert {layer.name for layer in ranking.layers} == {"w"}
+    assert warning in ranking.notes
+    # What was asked for by name cannot be done.
+    with pytest.raises(
+        quantize_rs.QuantizeError, match=rf"`mask`: holds 3.4028235e38, .*{weights}"
+    ):
+        quantize_rs.quantize(model, None, weights=weights, include=["mask"])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -90,7 +90,7 @@ impl Plan {
         let (plan, mut quantized) =
             match self.resolved_and_written(model, ranges, known.as_deref_mut()) {
                 Err(error) if matches!(error.kind(), QuantizeErrorKind::InvalidTensor { .. }) => {
-                    let finite = self.without_non_finite(&Graph::of(model)?, ranges)?;
+                    let finite = self.without_unheld(&Graph::of(model)?, ranges)?;
                     finite.ok_or(error)?.0.resolved_and_written(model, ranges, known)?
                 }
                 found => found?,

@@ -158,6 +158,9 @@ impl fmt::Display for KeepReason {
                 f.write_str("holds factors that differ too much for one scale")
             }
             KeepReason::NotFinite { found } => write!(f, "is not finite: {found}"),
+            KeepReason::TooLarge { found, qtype } => {
+                write!(f, "has numbers that {qtype} does not hold: {found}")
+            }
             KeepReason::AllZero => {
                 f.write_str("was never seen but as 0: any scale would be a guess")
             }

@@ -334,6 +334,13 @@ pub enum KeepReason {
         /// Which element, and what it is.
         found: String,
     },
+    /// It holds numbers that are too large for its type, a float without a scale.
+    TooLarge {
+        /// Which element, and what it is.
+        found: String,
+        /// The type.
+        qtype: QType,
+    },
     /// Calibration did not observe it.
     Unseen,
     /// Only weights are to be quantized.

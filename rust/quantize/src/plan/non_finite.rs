@@ -1,29 +1,32 @@
-//! Weights with NaN or infinity stay float, and the rest of the model is quantized.
+//! Weights with elements that their type cannot hold stay float, and the rest of the model is
+//! quantized: NaN and infinity, and large numbers where the type is a float without a scale.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, KeepReason, Plan, Source};
+use crate::encode::largest_unscaled;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
-use crate::{DataType, QuantizeError, Ranges};
+use crate::{DataType, QType, QuantizeError, Ranges};
 
 /// The number of names that the warning shows.
 const MAX_NAMES: usize = 5;
 
 impl Plan {
-    /// The plan with all weights in float that hold NaN or infinity: tables of biases for attention
-    /// hold −∞ by design; with the warning, which the plan has, too. `None` if there is no such
-    /// weight, or if the caller named one of them.
+    /// The plan with all weights in float that hold NaN, infinity or numbers beyond their type:
+    /// tables of biases for attention hold −∞ or the smallest float32 by design; with the warnings,
+    /// which the plan has, too. `None` if there is no such weight, or if the caller named one of
+    /// them.
     ///
     /// The elements of every weight are read, so this is for plans that could not be applied, and
     /// for those that are applied many times.
-    pub(crate) fn without_non_finite(
+    pub(crate) fn without_unheld(
         &self,
         graph: &Graph<'_>,
         ranges: Option<&Ranges>,
-    ) -> Result<Option<(Plan, String)>, QuantizeError> {
-        let names = self.non_finite(graph)?;
+    ) -> Result<Option<(Plan, Vec<String>)>, QuantizeError> {
+        let names = self.unheld(graph)?;
         let asked = self.config.include.iter().flatten();
         let asked = asked.chain(self.config.layer_bits.keys());
         let asked: BTreeSet<&String> = asked.chain(self.config.layer_types.keys()).collect();
@@ -42,46 +45,72 @@ impl Plan {
         plan.steps.clone_from(&self.steps);
         plan.origin = self.origin.clone();
         for value in &mut plan.values {
-            if let Some(found) = names.get(&value.name) {
-                value.decision =
-                    Decision::KeepFloat(KeepReason::NotFinite { found: found.clone() });
+            if let Some(reason) = names.get(&value.name) {
+                value.decision = Decision::KeepFloat(reason.clone());
             }
         }
-        let mut shown: Vec<String> = names
-            .iter()
-            .take(MAX_NAMES)
-            .map(|(name, found)| format!("`{name}` ({found})"))
-            .collect();
-        if names.len() > MAX_NAMES {
-            shown.push(format!("and {} more", names.len() - MAX_NAMES));
-        }
-        let warning =
-            format!("weights stay float because they are not finite: {}", shown.join(", "));
-        plan.warnings.push(warning.clone());
-        Ok(Some((plan, warning)))
+        let warnings = warnings(&names);
+        plan.warnings.extend(warnings.iter().cloned());
+        Ok(Some((plan, warnings)))
     }
 
-    /// The quantized weights with elements that are not finite, and the first of these.
-    fn non_finite(&self, graph: &Graph<'_>) -> Result<BTreeMap<String, String>, QuantizeError> {
-        let quantized: BTreeSet<&str> = self
+    /// The quantized weights with elements that their type cannot hold, and the first of these.
+    fn unheld(&self, graph: &Graph<'_>) -> Result<BTreeMap<String, KeepReason>, QuantizeError> {
+        let quantized: BTreeMap<&str, QType> = self
             .quantized()
             .filter(|(_, how)| how.source == Source::Weights)
-            .map(|(value, _)| value.name.as_str())
+            .map(|(value, how)| (value.name.as_str(), how.spec.qtype))
             .collect();
         let mut found = BTreeMap::new();
         for constant in uses::constants(graph) {
             let name = graph.values[constant.anchor].name;
-            if !quantized.contains(name) {
-                continue;
-            }
+            let Some(qtype) = quantized.get(name).copied() else { continue };
             let tensor = graph.model.tensor(constant.tensor)?;
             // Numbers of float64 that float32 does not hold are finite.
             let of_float = tensor.dtype != DataType::Double;
             let Some(elements) = to_f32(&tensor).filter(|_| of_float) else { continue };
-            if let Some(index) = elements.iter().position(|element| !element.is_finite()) {
-                found.insert(name.to_owned(), format!("element {index} is {}", elements[index]));
+            if let Some(element) = first(&elements, |number| !number.is_finite()) {
+                found.insert(name.to_owned(), KeepReason::NotFinite { found: element });
+            } else if let Some(largest) = largest_unscaled(qtype)
+                && let Some(element) = first(&elements, |number| number.abs() > largest)
+            {
+                found.insert(name.to_owned(), KeepReason::TooLarge { found: element, qtype });
             }
         }
         Ok(found)
     }
+}
+
+/// The first element of a kind, in words.
+fn first(elements: &[f32], is_wrong: impl Fn(f32) -> bool) -> Option<String> {
+    let index = elements.iter().position(|element| is_wrong(*element))?;
+    Some(format!("element {index} is {:?}", elements[index]))
+}
+
+/// A warning for each reason, with the names of the weights.
+fn warnings(names: &BTreeMap<String, KeepReason>) -> Vec<String> {
+    let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, reason) in names {
+        let (said, found) = match reason {
+            KeepReason::NotFinite { found } => {
+                ("weights stay float because they are not finite: ".to_owned(), found)
+            }
+            KeepReason::TooLarge { found, qtype } => {
+                let said =
+                    format!("weights stay float because {qtype} does not hold their numbers: ");
+                (said, found)
+            }
+            _ => continue,
+        };
+        groups.entry(said).or_default().push(format!("`{name}` ({found})"));
+    }
+    let warning = |(said, mut shown): (String, Vec<String>)| {
+        let more = shown.len().saturating_sub(MAX_NAMES);
+        shown.truncate(MAX_NAMES);
+        if more > 0 {
+            shown.push(format!("and {more} more"));
+        }
+        said + &shown.join(", ")
+    };
+    groups.into_iter().map(warning).collect()
 }

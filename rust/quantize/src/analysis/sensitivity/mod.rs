@@ -246,7 +246,7 @@ pub fn sensitivity(
         if options.metric == Metric::Weight {
             return weight_sensitivity(model, plan);
         }
-        let finite = plan.without_non_finite(&Graph::of(model)?, ranges)?;
+        let finite = plan.without_unheld(&Graph::of(model)?, ranges)?;
         let plan = finite.as_ref().map_or(plan, |(plan, _)| plan);
         let samples = run::all_of(samples)?;
         let Control { threads, progress } = control;
@@ -276,7 +276,7 @@ pub fn sensitivity(
         let control = Control { threads, progress };
         let mut found = run::run(&subject, engine, &samples, shown, options, control)?;
         found.notes.extend(plan.nothing_quantized());
-        found.notes.extend(finite.map(|(_, warning)| warning));
+        found.notes.extend(finite.into_iter().flat_map(|(_, warnings)| warnings));
         Ok(ranked(found, options.metric))
     })
 }
@@ -288,7 +288,7 @@ pub fn sensitivity(
 pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, QuantizeError> {
     while_unchanged(&[model], || {
         let graph = Graph::of(model)?;
-        let finite = plan.without_non_finite(&graph, None)?;
+        let finite = plan.without_unheld(&graph, None)?;
         let plan = finite.as_ref().map_or(plan, |(plan, _)| plan);
         let order = topological(&model.graph().node)?;
         let mut weights = layers(&graph, plan, &order);
@@ -313,7 +313,7 @@ pub fn weight_sensitivity(model: &Model, plan: &Plan) -> Result<Sensitivity, Qua
             notes: plan
                 .nothing_quantized()
                 .into_iter()
-                .chain(finite.iter().map(|(_, warning)| warning.clone()))
+                .chain(finite.iter().flat_map(|(_, warnings)| warnings.clone()))
                 .collect(),
             origin: Origin::of(&[model]),
         };
