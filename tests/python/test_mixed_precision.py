@@ -11,10 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 import quantize_rs
 from quantize_rs import AccuracyCriteriaError, OptionError
+from quantize_rs.errors import UnsupportedModelError
 
 Images = npt.NDArray[np.float32]
 
@@ -348,3 +350,21 @@ def test_a_quantized_model_is_not_blamed_on_layer_bits(digits: Path, images: Ima
     assert quantized is not None
     with pytest.raises(AccuracyCriteriaError, match="no layer can be quantized"):
         quantize_rs.mixed_precision(quantized, images, min_sqnr=60, engine="tract")
+    whole = quantize_rs.quantize_with_calibration(digits, None, images).model
+    assert whole is not None
+    goals: list[dict[str, Any]] = [{"min_sqnr": 60}, {"target_size": 0.5}]
+    for goal in goals:
+        with pytest.raises(UnsupportedModelError, match="nothing was quantized: the model holds"):
+            quantize_rs.mixed_precision(whole, images, **goal)
+
+
+@pytest.mark.parametrize("goal", [{"min_sqnr": 20.0}, {"target_size": 0.5}])
+def test_a_model_with_nothing_to_quantize_is_refused_with_the_reason(goal: dict[str, Any]) -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 4] x) => (float[n, 4] y) { y = Relu(x) }""")
+    samples = np.ones((8, 4), np.float32)
+    why = "nothing was quantized: no operator multiplies by a float constant"
+    with pytest.raises(UnsupportedModelError, match=why):
+        quantize_rs.mixed_precision(model, samples, **goal)
+    # A size that the model has already needs no layer.
+    assert quantize_rs.mixed_precision(model, samples, target_size=1e6).layers == ()

@@ -111,6 +111,8 @@ def mixed_precision(
         option has no effect, is unknown or is out of range.
     AccuracyCriteriaError
         No layer can be quantized, even alone, without missing `min_sqnr` or `max_accuracy_drop`.
+    UnsupportedModelError
+        The model has nothing to quantize, and misses the goal; the message gives the reasons.
     CalibrationError, ModelError, FileNotFoundError, PermissionError, OSError
         As in `compare`.
 

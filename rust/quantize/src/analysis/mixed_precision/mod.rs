@@ -79,8 +79,8 @@ impl Default for MixedOptions {
 /// # Errors
 /// Not exactly one goal; an SQNR, a metric or activations without samples; a size for activations;
 /// a goal that 16 bits for activations do not meet; a bit width that the format of `config` does
-/// not support; a size that the fewest bits for all layers do not meet; or an SQNR that no layer
-/// alone meets.
+/// not support; a size that the fewest bits for all layers do not meet; an SQNR that no layer
+/// alone meets; or a model in which nothing can be quantized, which does not meet the goal.
 pub fn mixed_precision(
     model: &Model,
     config: &Config,
@@ -107,6 +107,10 @@ pub fn mixed_precision(
         }
         let mut solver = WidthSolver { model, config, engine, samples, stages, metric };
         let (mut layers, notes) = solver.rungs(&options.bits)?;
+        let is_met = matches!(goal, Goal::Bytes(most) if model.byte_len() <= most);
+        if layers.is_empty() && !is_met {
+            solver.refuse_nothing()?;
+        }
         let steps = match &goal {
             Goal::Bytes(most) => {
                 let all = greedy_steps(&layers);
@@ -327,6 +331,18 @@ struct WidthSolver<'a> {
 }
 
 impl WidthSolver<'_> {
+    /// An error with the reasons if no layer can be quantized.
+    fn refuse_nothing(&self) -> Result<(), QuantizeError> {
+        let plan = PreprocessedModel::of(self.model, self.config.clone())?.plan();
+        match plan.nothing_quantized() {
+            Some(what) => {
+                let feature = "a weight to quantize".to_owned();
+                Err(QuantizeError::new(QuantizeErrorKind::Unsupported { feature, what }))
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The least number of steps that meets the size.
     fn steps_for_size(
         &mut self,
