@@ -525,6 +525,29 @@ def test_quantized_weights_get_scales_in_float16() -> None:
         assert oracle.sqnr(run(small, {"x": x}), run(report.model or b"", {"x": x})) > 55
 
 
+def test_float32_scales_of_an_old_opset_are_the_reason() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"], "product")]
+    for opset, said in ((17, ["its scales are float32 in opset 17; convert"]), (19, [])):
+        data = model(nodes, [weight("w", 64, 64)], ["n", 64], opset=opset)
+        report = quantize_rs.quantize(data, None, float_type="float16", allow_larger=True)
+        kept = [note for note in report.notes if note.startswith("float32: ")]
+        assert len(kept) == len(said)
+        assert all(text in note for text, note in zip(said, kept, strict=True))
+    small = quantize_rs.quantize(data, None, allow_larger=True).model
+    assert small is not None
+    proto = onnx.load_from_string(small)
+    for tensor in proto.graph.initializer:
+        if tensor.name == "w_scale":
+            scales = numpy_helper.to_array(tensor) * np.float32(1e-9)
+            tensor.CopyFrom(numpy_helper.from_array(scales, tensor.name))
+    (node,) = converted(proto.SerializeToString()).kept
+    assert (node.op_type, node.code, node.value) == (
+        "DequantizeLinear",
+        "small_constant",
+        "w_scale",
+    )
+
+
 def test_unknown_operators_stay_float32() -> None:
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], "relu"),

@@ -24,9 +24,9 @@ class KeptNode:
         The operator.
     code : str
         The kind of reason: ``"excluded"``, ``"before"``, ``"measured"``, ``"operator"``,
-        ``"unknown_type"``, ``"quantization"``, ``"carried"``, ``"large_constant"``,
-        ``"small_constant"``, ``"large_value"``, ``"small_value"``, ``"may_overflow"``,
-        ``"reads_large"``, ``"whole_numbers"`` or ``"between"``.
+        ``"unknown_type"``, ``"quantization"``, ``"float32_scales"``, ``"carried"``,
+        ``"large_constant"``, ``"small_constant"``, ``"large_value"``, ``"small_value"``,
+        ``"may_overflow"``, ``"reads_large"``, ``"whole_numbers"`` or ``"between"``.
     value : str or None
         The value or constant that is the reason.
     magnitude : float or None

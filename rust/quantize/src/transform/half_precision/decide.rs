@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::KeptReason;
 use super::constants::{Magnitudes, elements, held};
 use super::control::Control;
 use super::operators as ops;
 use super::scope::Scope;
+use super::{KeptReason, SCALES_SINCE};
 use crate::graph::elements::to_f32;
 use crate::options::HalfType;
 
@@ -290,8 +290,7 @@ impl<'s> Decider<'_, 's> {
             return Some(KeptReason::Operator);
         }
         if matches!(node.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear") {
-            let scales = node.op_type == "DequantizeLinear" && self.is_weight_in_16_bits(node);
-            return (!scales).then_some(KeptReason::Quantization);
+            return self.scales(node);
         }
         if made.iter().any(|name| self.given.carried.contains(name)) {
             return Some(KeptReason::Carried);
@@ -303,22 +302,29 @@ impl<'s> Decider<'_, 's> {
         })
     }
 
-    /// Whether a `DequantizeLinear` computes a weight whose scales fit the type.
-    fn is_weight_in_16_bits(&self, node: &NodeProto) -> bool {
+    /// Why the scales of a `QuantizeLinear` or `DequantizeLinear` stay float32; `None` if it
+    /// computes a weight with scales that fit the type.
+    fn scales(&self, node: &NodeProto) -> Option<KeptReason> {
         let constant =
             |input: usize| node.input.get(input).and_then(|name| self.scope.constant(name));
         // The output of later opsets may have another type than the scales.
         let to_float = node.attribute("output_dtype").and_then(|own| own.i).unwrap_or(0);
         let as_scales = to_float == 0 || to_float == i64::from(DataType::Float.number());
-        let since = if node.is_onnx() { 19 } else { 1 };
-        let scales = constant(1).and_then(|scales| Magnitudes::of(&scales));
-        let half = self.settings.half;
-        as_scales
-            && (self.settings.opset >= since || !node.is_onnx())
-            && constant(0).is_some()
-            && scales.is_some_and(|scales| {
-                (half.smallest_normal()..=half.largest()).contains(&scales.largest)
-            })
+        let is_weight = node.op_type == "DequantizeLinear" && as_scales && constant(0).is_some();
+        let scales = constant(1).filter(|_| is_weight).and_then(|all| Magnitudes::of(&all));
+        let Some(Magnitudes { largest: magnitude, .. }) = scales else {
+            return Some(KeptReason::Quantization);
+        };
+        let Settings { half, opset, .. } = *self.settings;
+        if node.is_onnx() && opset < SCALES_SINCE {
+            return Some(KeptReason::Float32Scales { opset });
+        }
+        let value = || node.input[1].clone();
+        if magnitude > half.largest() {
+            return Some(KeptReason::LargeConstant { value: value(), magnitude });
+        }
+        let too_small = magnitude < half.smallest_normal();
+        too_small.then(|| KeptReason::SmallConstant { value: value(), magnitude })
     }
 
     /// Why a node cannot read a constant in 16 bits.

@@ -49,6 +49,11 @@ pub enum KeptReason {
     },
     /// It quantizes activations, with scales in float32 as integer kernels read them.
     Quantization,
+    /// It dequantizes a weight, and its scales are float32 in the opset of the model.
+    Float32Scales {
+        /// The opset of the model.
+        opset: i64,
+    },
     /// It computes what one iteration of a loop passes on to the next.
     Carried,
     /// A constant is larger than the type holds.
@@ -101,6 +106,11 @@ impl fmt::Display for KeptReason {
             KeptReason::Operator => write!(f, "the operator is not defined for the type"),
             KeptReason::UnknownType { value } => write!(f, "the type of `{value}` is not known"),
             KeptReason::Quantization => write!(f, "it quantizes activations"),
+            KeptReason::Float32Scales { opset } => write!(
+                f,
+                "its scales are float32 in opset {opset}; convert the model to opset \
+                 {SCALES_SINCE} or later first"
+            ),
             KeptReason::Carried => {
                 write!(f, "it computes what one iteration passes on to the next")
             }
@@ -127,6 +137,9 @@ impl fmt::Display for KeptReason {
         }
     }
 }
+
+/// The opset since which the scales of `DequantizeLinear` may have 16 bits.
+const SCALES_SINCE: i64 = 19;
 
 /// A node that stays float32.
 #[derive(Clone, Debug, PartialEq, Serialize)]
