@@ -88,6 +88,12 @@ def test_biases_stay_float_and_weights_keep_their_numbers(digits: Path, images: 
     assert unchanged.bytes_after < made.bytes_after
 
 
+def test_bits_alone_are_the_type_of_weights(digits: Path) -> None:
+    bits = quantize_rs.insert_fake_quant(digits, None, bits=4)
+    assert bits.model == quantize_rs.insert_fake_quant(digits, None, weights="int4").model
+    assert "int4" in {row.qtype for row in bits.quantized}
+
+
 @pytest.mark.parametrize("name", sorted(oracle.FIXTURES))
 def test_every_fixture_can_be_trained_on_and_stored(name: str) -> None:
     made = quantize_rs.insert_fake_quant(oracle.model(name))

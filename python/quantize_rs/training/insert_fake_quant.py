@@ -25,7 +25,7 @@ def insert_fake_quant(
     output: str | os.PathLike[str] | None = None,
     calibration_data: CalibrationData | None = None,
     *,
-    weights: str = "int8",
+    weights: str | None = None,
     activations: str = "uint8",
     per_channel: bool = True,
     symmetric: bool = True,
@@ -55,8 +55,10 @@ def insert_fake_quant(
     calibration_data : path, array, ..., optional
         Samples, as in `quantize_with_calibration`. Without them and without `ranges`, only weights
         are quantized.
-    weights, activations : str
-        The types of weights and activations.
+    weights : str, optional
+        The type of weights. Default: the signed type of ``bits``, int8 without them.
+    activations : str
+        The type of activations.
     per_channel, symmetric : bool
         As in `quantize`.
     ranges : Ranges or path, optional
@@ -64,7 +66,7 @@ def insert_fake_quant(
     method, engine, limit, threads
         As in `Plan.calibrate`.
     **options
-        Other options of `Model.plan`: ``exclude``, ``layer_bits``, ``op_types``, ...
+        Other options of `Model.plan`: ``bits``, ``exclude``, ``layer_bits``, ``op_types``, ...
 
     Returns
     -------
