@@ -51,7 +51,7 @@ fn checksum(integers: &[u8], scales: &[f32], half: HalfType) -> u32 {
     let mut hash = Fnv::default();
     hash.bytes(integers);
     for scale in scales {
-        hash.write_u64(half.rounded(f64::from(*scale)).to_bits());
+        hash.write_u64(f64::from(half.rounded(*scale)).to_bits());
     }
     let hash = hash.finish();
     (hash ^ (hash >> 32)) as u32
@@ -62,7 +62,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[allow(clippy::cast_possible_truncation)] // to the type of scales
     fn a_mark_fits_its_integers_and_scales_alone() {
         let integers = [1, 2, 3, 250, 7, 0, 9, 8, 4, 4];
         let comment = mark(Algorithm::Gptq, &integers, &[0.5, 2.0]);
@@ -72,7 +71,7 @@ mod tests {
         assert_eq!(verify(&comment, &integers[1..], &[0.5, 2.0]), Some(false));
         let comment = mark(Algorithm::Gptq, &integers, &[0.3, 2.0]);
         for half in HalfType::ALL {
-            let rounded = half.rounded(f64::from(0.3_f32)) as f32;
+            let rounded = half.rounded(0.3);
             assert_eq!(verify(&comment, &integers, &[rounded, 2.0]), Some(true), "{half}");
         }
         assert_eq!(verify(&comment, &integers, &[0.31, 2.0]), Some(false));

@@ -75,11 +75,11 @@ impl HalfType {
         }
     }
 
-    /// A number rounded to the type.
-    pub(crate) fn rounded(self, number: f64) -> f64 {
+    /// A number rounded to the type. The conversion of a float64 would ignore its last digits.
+    pub(crate) fn rounded(self, number: f32) -> f32 {
         match self {
-            HalfType::Float16 => half::f16::from_f64(number).to_f64(),
-            HalfType::BFloat16 => half::bf16::from_f64(number).to_f64(),
+            HalfType::Float16 => half::f16::from_f32(number).to_f32(),
+            HalfType::BFloat16 => half::bf16::from_f32(number).to_f32(),
         }
     }
 
@@ -90,3 +90,17 @@ impl HalfType {
 }
 
 named!(HalfType, "float_type");
+
+#[cfg(test)]
+mod rounding {
+    use super::*;
+
+    #[test]
+    fn a_number_just_beyond_the_middle_of_two_is_rounded_up() {
+        for (half, digits) in [(HalfType::Float16, 11), (HalfType::BFloat16, 8)] {
+            let step = 2.0_f32.powi(1 - digits);
+            let beyond = 1.0 + step / 2.0 + f32::EPSILON;
+            assert_eq!(half.rounded(beyond).to_bits(), (1.0 + step).to_bits(), "{half}");
+        }
+    }
+}

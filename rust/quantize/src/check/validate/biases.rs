@@ -180,7 +180,7 @@ impl Work<'_, '_> {
             // The difference of two infinities is NaN.
             // A bias that is not quantized has the type that the model computes in.
             let to = self.half.filter(|_| rounding == 0.0);
-            let rounded = to.is_some_and(|half| is == half.rounded(was));
+            let rounded = to.is_some_and(|half| is == f64::from(half.rounded(was as f32)));
             if distance <= exact || is.to_bits() == was.to_bits() || rounded {
                 continue;
             }

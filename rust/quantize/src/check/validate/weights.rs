@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use quantize_rs_math::{SumGroups, metrics};
+use quantize_rs_math::{Params, SumGroups, metrics};
 use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::grid::Grid;
@@ -212,8 +212,7 @@ impl Pair<'_> {
         let integers = self.after.constant(self.stored.integers);
         let used = integers.and_then(|proto| mark::used_bits(&proto.doc_string)).unwrap_or(0);
         let holds = |half: &HalfType| {
-            let mut scales = params.iter().map(|params| f64::from(params.scale));
-            scales.all(|scale| half.rounded(scale) == scale)
+            params.iter().all(|Params { scale, .. }| half.rounded(*scale) == *scale)
         };
         // Whatever a model computes in, its scales may be float16.
         let rounded = self.half.into_iter().chain([HalfType::Float16]).find(holds);
