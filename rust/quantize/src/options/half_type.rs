@@ -57,6 +57,14 @@ impl HalfType {
         }
     }
 
+    /// The smallest number above 0.
+    pub(crate) fn smallest(self) -> f32 {
+        match self {
+            HalfType::Float16 => half::f16::MIN_POSITIVE_SUBNORMAL.to_f32(),
+            HalfType::BFloat16 => half::bf16::MIN_POSITIVE_SUBNORMAL.to_f32(),
+        }
+    }
+
     /// The smallest number with full precision.
     pub(crate) fn smallest_normal(self) -> f32 {
         match self {

@@ -286,6 +286,17 @@ pub const ALL: &[Pass] = &[
     },
 ];
 
+/// Removes casts that have no effect, and no other nodes. No option selects it.
+const REMOVE_CASTS: Pass = Pass {
+    name: "remove_casts",
+    about: "removes casts to the type that a value has",
+    stage: PassStage::Optimizing,
+    run: remove_identity::casts,
+    minimal: None,
+    per_tensor: None,
+    attention: None,
+};
+
 /// The edits of a pass.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
@@ -331,6 +342,14 @@ pub(crate) fn without_unused(model: &Model) -> Result<Model, QuantizeError> {
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
     let purpose = Purpose::Planning { per_tensor: false, attention: false };
     Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, purpose)?.0)
+}
+
+/// The model with all 16-bit float computations converted to float32, and without the casts that
+/// have no effect then.
+pub(crate) fn widened_without_casts(model: &Model) -> Result<Model, QuantizeError> {
+    let widening = named(&[WIDEN_FLOATS.to_owned()])?;
+    let passes: Vec<&'static Pass> = widening.into_iter().chain([&REMOVE_CASTS]).collect();
+    Ok(run(model, &passes, Purpose::Optimizing)?.0)
 }
 
 /// The passes with these names, in the order in which they run.

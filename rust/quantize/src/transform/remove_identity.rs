@@ -48,10 +48,19 @@ const RULES: &[IdentityRule] = &[
 ];
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    removed(graph, RULES)
+}
+
+/// Removes casts alone.
+pub(super) fn casts(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    removed(graph, &[identity("Cast", cast)])
+}
+
+fn removed(graph: &Graph<'_>, rules: &[IdentityRule]) -> Result<Changes, QuantizeError> {
     let mut pass = PassEdits::of(graph);
     for index in graph.order()? {
         let node = graph.nodes[index];
-        let row = RULES.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
+        let row = rules.iter().find(|row| node.is_onnx() && row.op_type == node.op_type);
         let Some(row) = row else { continue };
         let others = (1..node.output.len()).filter_map(|output| graph.output(index, output));
         if others.into_iter().any(|value| is_read(graph, value)) {

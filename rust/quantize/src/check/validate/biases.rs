@@ -18,6 +18,7 @@ use crate::graph::elements::to_f32;
 use crate::graph::qlinear::{Slot, qlinear_of};
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::options::HalfType;
+use crate::transform::half_precision::is_clipped;
 use crate::{Granularity, QuantizeError, encode};
 
 /// The tolerance of the product of two scales, in float32.
@@ -180,7 +181,10 @@ impl Work<'_, '_> {
             // The difference of two infinities is NaN.
             // A bias that is not quantized has the type that the model computes in.
             let to = self.half.filter(|_| rounding == 0.0);
-            let rounded = to.is_some_and(|half| is == f64::from(half.rounded(was as f32)));
+            let rounded = to.is_some_and(|half| {
+                let (was, is) = (was as f32, is as f32);
+                is == half.rounded(was) || is_clipped(was, is, half)
+            });
             if distance <= exact || is.to_bits() == was.to_bits() || rounded {
                 continue;
             }

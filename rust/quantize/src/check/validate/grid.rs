@@ -19,6 +19,13 @@ fn epsilon(half: HalfType) -> f64 {
     }
 }
 
+/// The largest relative error of a number that was rounded to a 16-bit type: very small ones have
+/// fewer digits.
+fn error_of(rounded: f32, half: HalfType) -> f64 {
+    let middle = f64::from(half.smallest()) / 2.0;
+    epsilon(half).max(middle / (f64::from(rounded.abs()) - middle))
+}
+
 /// The largest relative error of an element in units of its scale, in float32: a pass multiplied
 /// the element by a factor, the scale is a quotient or a product, and they were divided.
 const QUOTIENT_EPSILON: f64 = 4.0 * (f32::EPSILON as f64);
@@ -40,6 +47,8 @@ pub(super) struct Grid {
     /// A 16-bit type that holds all scales: they may have been rounded to it after the integers
     /// were chosen.
     rounded: Option<HalfType>,
+    /// The largest relative error of the factors that elements were multiplied by.
+    factors: f64,
     /// The numbers that codes stand for, if they are not the integers themselves.
     codebook: Option<Codebook>,
 }
@@ -77,7 +86,7 @@ impl Grid {
         let (lo, hi) = QSpec { used_bits, ..spec(qtype, false, false) }.grid();
         let full = (qtype, (f64::from(lo), f64::from(hi)));
         let (qtype, ends) = all.find(|(_, ends)| used(*ends)).unwrap_or(full);
-        Grid { qtype, ends, scales, rounded: None, codebook: None }
+        Grid { qtype, ends, scales, rounded: None, factors: 0.0, codebook: None }
     }
 
     /// The grid, with scales that were perhaps rounded to a 16-bit type.
@@ -85,19 +94,43 @@ impl Grid {
         Grid { rounded, ..self }
     }
 
+    /// The grid of elements that were multiplied by factors, which are rounded to a type.
+    pub(super) fn with_rounded_factors(self, rounded: Option<HalfType>) -> Grid {
+        Grid { factors: rounded.map_or(0.0, epsilon), ..self }
+    }
+
     /// The grid, with the numbers that codes stand for.
     pub(super) fn with_codebook(self, codebook: Option<Codebook>) -> Grid {
         Grid { codebook, ..self }
     }
 
-    /// The largest relative error of scales that were rounded after the integers were chosen.
-    pub(super) fn lost(&self) -> f64 {
-        self.rounded.map_or(0.0, epsilon)
+    /// The largest relative error of elements in units of this scale, if it or the factors of the
+    /// elements were rounded after the integers were chosen.
+    pub(super) fn lost(&self, scale: f32) -> f64 {
+        self.factors + self.rounded.map_or(0.0, |half| error_of(scale, half))
+    }
+
+    /// Whether elements from the `least` to the `most` need a scale that the 16-bit type of the
+    /// scales may have rounded to 0. Scales with the least error clip up to half of them.
+    pub(super) fn may_vanish(&self, (least, most): (f64, f64), half: HalfType) -> bool {
+        let (lo, hi) = match self.qtype.format() {
+            _ if self.codebook.is_some() => (-1.0, 1.0),
+            Some(format) => (-f64::from(format.max()), f64::from(format.max())),
+            None => self.ends,
+        };
+        most.max(0.0) - least.min(0.0) <= (hi - lo) * f64::from(half.smallest())
     }
 
     /// The distance in steps between the exact and the written value of an element, both in units
-    /// of the scale, and whether no closer value could have been written.
-    pub(super) fn distance(&self, exact: f64, there: f64, zero_point: f64) -> (f64, bool) {
+    /// of the scale, and whether no closer value could have been written. `lost` is the largest
+    /// relative error of the exact value.
+    pub(super) fn distance(
+        &self,
+        exact: f64,
+        there: f64,
+        zero_point: f64,
+        lost: f64,
+    ) -> (f64, bool) {
         if let Some(codebook) = self.codebook {
             let values = codebook.values().iter().map(|value| f64::from(*value));
             let nearest = values.map(|value| (exact - value).abs()).fold(f64::INFINITY, f64::min);
@@ -120,7 +153,7 @@ impl Grid {
         }
         // The quotient of element and scale is a float32, to which the zero point is added as an
         // integer: what was lost depends on the quotient, however close to 0 the sum is.
-        let rounded = exact.abs() * (QUOTIENT_EPSILON + self.lost());
+        let rounded = exact.abs() * (QUOTIENT_EPSILON + lost);
         let (exact, code) = (exact + zero_point, (there + zero_point).round());
         let (lo, hi) = self.ends;
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
@@ -210,10 +243,10 @@ mod tests {
             (5.4, 5.0, true),
             (5.6, 5.0, false),
         ] {
-            assert_eq!(narrow.distance(exact, there, 0.0).1, right, "{exact} {there}");
+            assert_eq!(narrow.distance(exact, there, 0.0, 0.0).1, right, "{exact} {there}");
         }
         let full = Grid::of(QType::Int8, 0, (-128.0, 127.0), None);
-        assert!(!full.distance(-128.2, -127.0, 0.0).1);
+        assert!(!full.distance(-128.2, -127.0, 0.0, 0.0).1);
     }
 
     #[test]
@@ -225,8 +258,21 @@ mod tests {
             (-20.502, -20.0, false),
             (32_700.504, 32_700.0, true),
         ] {
-            assert_eq!(wide.distance(exact, there, 32_768.0).1, right, "{exact} {there}");
+            assert_eq!(wide.distance(exact, there, 32_768.0, 0.0).1, right, "{exact} {there}");
         }
+    }
+
+    #[test]
+    fn a_scale_may_be_too_small_for_its_type() {
+        let grid = Grid::of(QType::UInt4, 0, (0.0, 15.0), None);
+        let smallest = f64::from(HalfType::Float16.smallest());
+        for (largest, vanishes) in [(7.0, true), (15.0, true), (16.0, false), (1e3, false)] {
+            let ends = (0.0, largest * smallest);
+            assert_eq!(grid.may_vanish(ends, HalfType::Float16), vanishes, "{largest}");
+            assert!(!grid.may_vanish(ends, HalfType::BFloat16));
+        }
+        let rounded = grid.with_rounded_scales(Some(HalfType::Float16));
+        assert_eq!((rounded.lost(1.0), rounded.lost(smallest as f32)), (1.0 / 2048.0, 1.0));
     }
 
     #[test]

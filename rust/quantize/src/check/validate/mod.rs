@@ -6,6 +6,7 @@
 //! listed as not compared.
 
 mod biases;
+mod candidates;
 mod constants;
 mod experts;
 mod grid;
@@ -32,11 +33,10 @@ use serde::Serialize;
 use super::conformance::{Violation, conformance};
 use crate::error::while_unchanged;
 use crate::graph::Graph;
-use crate::graph::qattention::is_attention;
 use crate::options::HalfType;
 use crate::transform;
 use crate::transform::half_precision;
-use crate::transform::{PassStage, Purpose, Step};
+use crate::transform::{Purpose, Step, widened_without_casts};
 use crate::{QuantizeError, Target, convert_opset};
 
 /// The result of the comparison of a quantized model with its original.
@@ -146,53 +146,10 @@ pub fn validate(
 ) -> Result<Validation, QuantizeError> {
     while_unchanged(&[original, quantized], || {
         let half = computed_half(original, quantized)?;
-        let (as_given, wide);
-        let quantized = if half.is_some() {
-            // Casts that have no effect then are removed, too.
-            let names = [transform::WIDEN_FLOATS, "remove_identity"].map(str::to_owned);
-            let passes = transform::named(&names)?;
-            wide = transform::run(quantized, &passes, Purpose::Optimizing)?.0;
-            as_given = quantized.path();
-            &wide
-        } else {
-            as_given = quantized.path();
-            quantized
-        };
-        let candidates = if let Some(names) = passes {
-            vec![(transform::named(names)?, Purpose::Optimizing)]
-        } else {
-            let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
-            // A constant that is not there cannot hide what the nodes around it read.
-            let constants = &quantized.graph().initializer;
-            let negated = constants.iter().any(|tensor| tensor.name.contains(transform::NEGATED));
-            let equalized = quantized
-                .graph()
-                .node
-                .iter()
-                .any(|node| node.output.iter().any(|name| name.contains(transform::EQUALIZED)));
-            let planning_with = |integers: bool, equalized: bool| {
-                let mut passes = transform::planning(integers);
-                passes.retain(|pass| negated || pass.stage != PassStage::Floats);
-                passes.retain(|pass| equalized || pass.name != transform::EQUALIZE);
-                passes
-            };
-            let planning = |integers: bool| planning_with(integers, equalized);
-            let mut candidates = Vec::new();
-            let attention = original.graph().node.iter().any(|node| is_attention(node));
-            for attention in if attention { vec![false, true] } else { vec![false] } {
-                for per_tensor in [false, true] {
-                    let purpose = Purpose::Planning { per_tensor, attention };
-                    candidates.extend([(planning(true), purpose), (planning(false), purpose)]);
-                }
-            }
-            let [plain, tensors] =
-                [false, true].map(|per_tensor| Purpose::Planning { per_tensor, attention: false });
-            candidates.extend([(widening, plain), (Vec::new(), plain)]);
-            // Operators on integers read no value with the name that tells.
-            let both = [plain, tensors].map(|purpose| (planning_with(true, true), purpose));
-            candidates.extend(both);
-            candidates
-        };
+        let (as_given, wide) = (quantized.path(), half.map(|_| widened_without_casts(quantized)));
+        let wide = wide.transpose()?;
+        let quantized = wide.as_ref().unwrap_or(quantized);
+        let candidates = candidates::all(original, quantized, passes)?;
         // Counts of weights without an original, problems, and constants that were not compared. A
         // candidate that finds no problem because it finds no original is not an explanation.
         let mut best: Option<([usize; 3], Validation)> = None;
@@ -206,6 +163,10 @@ pub fn validate(
                 continue;
             }
             bare |= steps.is_empty();
+            let model = match half {
+                Some(_) => inlined(&model, &mut steps)?,
+                None => model,
+            };
             let model = match (model.opset(""), quantized.opset("")) {
                 (Some(from), Some(to)) if from < to => {
                     let (model, conversion) = convert_opset(&model, to)?;
@@ -246,6 +207,14 @@ fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>
     Ok(None)
 }
 
+/// The model without functions, which no model that computes in 16 bits calls.
+fn inlined(model: &Model, steps: &mut Vec<Step>) -> Result<Model, QuantizeError> {
+    let passes = transform::named(&["inline_functions".to_owned()])?;
+    let (model, did) = transform::run(model, &passes, Purpose::Optimizing)?;
+    steps.extend(did);
+    Ok(model)
+}
+
 /// The result, and the number of weights without an original.
 fn against(
     original: &Model,
@@ -266,7 +235,7 @@ fn against(
     let stored = stored::all(&before, &after, &mut found);
     let pairs = wiring::check(&before, &after, &stored, half, &mut found);
     let seen = weights::check(&before, &after, &stored, half, &mut found)?;
-    constants::check(&before, &after, &seen.smoothing, half, &mut found)?;
+    constants::check(&before, &after, &stored, &seen.smoothing, half, &mut found)?;
     biases::check(&before, &after, &seen, &pairs, half, &mut found)?;
     Ok((found, seen.lost))
 }

@@ -9,6 +9,8 @@ use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::qlinear::{Slot, qlinear_of};
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
+use crate::options::HalfType;
+use crate::transform::HALVES;
 
 /// The inputs of a node with the scale and the zero point of a value.
 #[derive(Clone, Copy)]
@@ -18,11 +20,16 @@ struct Parameters {
 }
 
 /// Checks the scales and zero points of a node that quantizes, dequantizes or computes on integers.
-pub(super) fn check(after: &Graph<'_>, node: usize, found: &mut Validation) {
+pub(super) fn check(
+    after: &Graph<'_>,
+    node: usize,
+    half: Option<HalfType>,
+    found: &mut Validation,
+) {
     let proto = after.nodes[node];
     let kind = proto.op_type.as_str();
     if proto.is_onnx() && matches!(kind, "QuantizeLinear" | "DequantizeLinear") {
-        numbers(after, node, found);
+        numbers(after, node, half, found);
     }
     if proto.is_onnx()
         && kind == "DequantizeLinear"
@@ -39,12 +46,17 @@ pub(super) fn check(after: &Graph<'_>, node: usize, found: &mut Validation) {
     }
 }
 
-/// Checks that scales are finite numbers above 0, and that there are as many zero points.
-fn numbers(after: &Graph<'_>, node: usize, found: &mut Validation) {
+/// Checks that scales are finite numbers above 0, and that there are as many zero points. Those of
+/// a weight may be 0 in 16 bits: the comparison of weights tells whether its elements are as small.
+fn numbers(after: &Graph<'_>, node: usize, half: Option<HalfType>, found: &mut Validation) {
     let Some((name, scale)) = constant(after, node, 1) else { return };
     let scales = elements(after, scale).as_ref().and_then(to_f32).unwrap_or_default();
     let activation = after.input(node, 0).is_some_and(|id| after.constant(id).is_none());
-    let bad = |scale: &f32| !scale.is_finite() || *scale == 0.0 || activation && *scale < 0.0;
+    let narrow = half.is_some() || scale.dtype().is_some_and(|dtype| HALVES.contains(&dtype));
+    let bad = |scale: &f32| {
+        let zero = *scale == 0.0 && (activation || !narrow);
+        !scale.is_finite() || zero || activation && *scale < 0.0
+    };
     if let Some(at) = scales.iter().position(bad) {
         let positive = if activation { "above" } else { "that is not" };
         let what = format!("scale {at} is {}, expected a finite number {positive} 0", scales[at]);

@@ -11,6 +11,8 @@ use crate::encode::dequantize::Decoded;
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Producer, ValueId};
+use crate::options::HalfType;
+use crate::transform::half_precision::rounds_to;
 
 /// Whether a matrix is stored transposed, as its channels and its consumer need it. `None` if
 /// nothing is known about its channels.
@@ -70,12 +72,13 @@ pub(super) fn turned(
 }
 
 /// The factors of the channels of the original, and their axis: smoothing divides the preceding
-/// value by them.
+/// value by them. They are as exact as the type that the quantized model computes in.
 pub(super) fn smoothing(
     before: &Graph<'_>,
     after: &Graph<'_>,
     stored: &Stored,
     (name, shape): (&str, &[usize]),
+    half: Option<HalfType>,
     used: &mut HashSet<String>,
 ) -> Option<(usize, Vec<f64>)> {
     let [consumer] = after.values[stored.read].consumers[..] else { return None };
@@ -103,9 +106,8 @@ pub(super) fn smoothing(
             _ => break node,
         }
     };
-    let floats = |graph: &Graph<'_>, id: ValueId| -> Option<Vec<f32>> {
-        graph.model.tensor(graph.constant(id)?).ok()?.to_f32()
-    };
+    let tensor = |graph: &Graph<'_>, id: ValueId| graph.model.tensor(graph.constant(id)?).ok();
+    let floats = |graph: &Graph<'_>, id: ValueId| tensor(graph, id)?.to_f32();
     let own = |id: &ValueId| before.value(after.values[*id].name).is_none();
     let inverse: Vec<f64> = match after.nodes[producer].op_type.as_str() {
         "Mul" => {
@@ -116,9 +118,10 @@ pub(super) fn smoothing(
             let mut inverse: Vec<f64> = Vec::new();
             for id in (1..3).filter_map(|input| after.input(producer, input)) {
                 let name = after.values[id].name;
-                let there = before.value(name).and_then(|id| floats(before, id))?;
-                let here = floats(after, id)?;
-                if there == here && inverse.is_empty() {
+                let (there, here) = (tensor(before, before.value(name)?)?, tensor(after, id)?);
+                let rounded = half.is_some_and(|half| rounds_to(&there, &here, half));
+                let (there, here) = (there.to_f32()?, here.to_f32()?);
+                if (rounded || there == here) && inverse.is_empty() {
                     return None;
                 }
                 used.insert(name.to_owned());

@@ -47,8 +47,9 @@ struct Beside {
 }
 
 impl<'m> Walk<'_, 'm> {
-    /// Checks that the replacement of an operator reads the same values.
-    pub(super) fn replaced(&mut self, there: usize, step: &Step) {
+    /// Checks that the replacement of an operator, whose result is `here`, reads the same values.
+    /// `reader` reads it.
+    pub(super) fn replaced(&mut self, there: usize, here: ValueId, reader: &str) {
         let was = self.before.nodes[there];
         let computed = |id: &ValueId| !constants_behind(self.before, *id, &mut Vec::new());
         let expected: BTreeSet<&str> = (0..was.input.len())
@@ -56,7 +57,7 @@ impl<'m> Walk<'_, 'm> {
             .filter(computed)
             .map(|id| self.before.values[id].name)
             .collect();
-        let made = self.made_of(step.here);
+        let made = self.made_of(here);
         if made.products.is_empty() || made.names != expected {
             let names =
                 |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join("`, `");
@@ -66,16 +67,16 @@ impl<'m> Walk<'_, 'm> {
                 names(&made.names),
                 names(&expected),
             );
-            self.found.problem(Check::Connectivity, step.name.clone(), what);
+            self.found.problem(Check::Connectivity, reader, what);
             return;
         }
         let wrong = self.wrong_constants(there, &made).or_else(|| match made.products[..] {
-            [product] => self.wrong_product(there, product, step.here),
+            [product] => self.wrong_product(there, product, here),
             _ => None,
         });
         if let Some(what) = wrong {
             let what = format!("the replacement of {} of the original {what}", was.label());
-            self.found.problem(Check::Connectivity, step.name.clone(), what);
+            self.found.problem(Check::Connectivity, reader, what);
         }
         for name in expected {
             if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {

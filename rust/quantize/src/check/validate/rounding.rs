@@ -33,16 +33,17 @@ pub(super) fn summed(
 /// An element, or a sum of elements, in units of its scale.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Sum {
-    /// The exact value.
-    pub(super) exact: f64,
     /// The error, above the exact value.
     pub(super) error: f64,
+    /// The largest part of it that a scale has caused that was rounded after the integers were
+    /// chosen. All elements with this scale have it in the same direction.
+    pub(super) lost: f64,
 }
 
 impl Sum {
     fn add(&mut self, other: Sum) {
-        self.exact += other.exact;
         self.error += other.error;
+        self.lost += other.lost;
     }
 }
 
@@ -51,17 +52,14 @@ pub(super) struct Sums<'a> {
     summed: &'a SumGroups,
     groups: Vec<Sum>,
     parts: Vec<Sum>,
-    /// The largest relative error of a scale that was rounded after the integers were chosen. It is
-    /// that of the sum of all elements with this scale.
-    lost: f64,
 }
 
 impl<'a> Sums<'a> {
-    pub(super) fn new(summed: &'a SumGroups, lost: f64) -> Sums<'a> {
+    pub(super) fn new(summed: &'a SumGroups) -> Sums<'a> {
         let parts = summed.part.map_or(0, |part| summed.groups.elements() / part);
         let (groups, parts) =
             (vec![Sum::default(); summed.groups.groups()], vec![Sum::default(); parts]);
-        Sums { summed, groups, parts, lost }
+        Sums { summed, groups, parts }
     }
 
     /// Adds an element.
@@ -74,8 +72,8 @@ impl<'a> Sums<'a> {
 
     /// Whether an element with this error may have been moved: elements with an error below a
     /// quarter of a step are not moved.
-    pub(super) fn may_have_moved(&self, element: Sum) -> bool {
-        element.error.abs() <= 0.75 + 1e-3 + self.lost * element.exact.abs()
+    pub(super) fn may_have_moved(element: Sum) -> bool {
+        element.error.abs() <= 0.75 + 1e-3 + element.lost.abs()
     }
 
     /// The group of an element, and the gain of moving it to the other neighboring integer, if the
@@ -83,8 +81,8 @@ impl<'a> Sums<'a> {
     /// element; a wrong integer is one or causes one.
     pub(super) fn gain(&self, at: usize, element: Sum) -> Option<(usize, f64)> {
         let group = self.summed.groups.group_of(at);
-        let (error, own) = (element.error, self.lost * element.exact.abs());
-        let of = |sum: Sum| error.signum() * sum.error - self.lost * sum.exact.abs();
+        let (error, own) = (element.error, element.lost.abs());
+        let of = |sum: Sum| error.signum() * sum.error - sum.lost.abs();
         let mut gain = error.abs() - own + of(self.groups[group]) - 1.0;
         if let Some(part) = self.summed.part {
             gain += of(self.parts[at / part]) - 0.5;

@@ -257,12 +257,15 @@ impl Stored {
         (self.integers, self.scale, self.zero_point)
     }
 
-    /// The dequantized values; `None` if there is a problem, which is added to `found`.
+    /// The dequantized values; `None` if there is a problem, which is added to `found`. A scale of
+    /// 0 is none if it has 16 bits, which hold no scale of very small elements.
     pub(super) fn decode(
         &self,
         after: &Graph<'_>,
+        half: Option<HalfType>,
         found: &mut Validation,
     ) -> Result<Option<Decoded>, QuantizeError> {
+        let narrow = self.scale_half(after, half).is_some();
         let name = |id: ValueId| after.values[id].name;
         let tensor = |id: ValueId| -> Result<Option<Tensor>, QuantizeError> {
             Ok(after.constant(id).map(|proto| after.model.tensor(proto)).transpose()?)
@@ -286,7 +289,7 @@ impl Stored {
                 if let Some((at, bad)) = scales
                     .iter()
                     .enumerate()
-                    .find(|(_, scale)| !(scale.abs() > 0.0 && scale.is_finite()))
+                    .find(|(_, scale)| !scale.is_finite() || **scale == 0.0 && !narrow)
                 {
                     let what =
                         format!("scale {at} is {bad}, expected a finite number that is not 0");
@@ -352,6 +355,14 @@ impl Stored {
 }
 
 impl Stored {
+    /// The 16-bit type of the scales. Those of a model that computes in 16 bits have been cast to
+    /// float32.
+    pub(super) fn scale_half(&self, after: &Graph<'_>, half: Option<HalfType>) -> Option<HalfType> {
+        let dtype = self.scale.and_then(|scale| after.constant(scale)?.dtype());
+        let own = HalfType::ALL.iter().find(|own| dtype == Some(own.data_type()));
+        half.or(own.copied())
+    }
+
     fn scale_shape(&self, after: &Graph<'_>) -> Vec<usize> {
         self.scale.and_then(|id| after.constant(id)).map(lengths).unwrap_or_default()
     }

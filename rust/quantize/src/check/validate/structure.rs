@@ -30,7 +30,7 @@ pub(super) fn check(
     interface(before.model.graph(), after.model.graph(), &caches, found);
     kv_cache::check(after, found);
     types(before, after, half, &caches, found);
-    (0..after.nodes.len()).for_each(|node| pairs::check(after, node, found));
+    (0..after.nodes.len()).for_each(|node| pairs::check(after, node, half, found));
     let fault = postconditions::matmul_nbits::fault(before, after)
         .or_else(|| postconditions::matmul_bnb4::fault(before, after));
     if let Some((node, what)) = fault {

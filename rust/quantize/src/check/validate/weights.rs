@@ -3,6 +3,8 @@
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_precision_loss)]
 
+mod shifts;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use quantize_rs_math::{Params, SumGroups, metrics};
@@ -18,11 +20,11 @@ use crate::QuantizeError;
 use crate::encode::dequantize::Decoded;
 use crate::encode::mark;
 use crate::graph::elements::to_f32;
-use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
 use crate::options::HalfType;
+use crate::transform::half_precision::is_clipped;
 
 /// Results of the comparison of weights that other checks use.
 #[derive(Default)]
@@ -67,13 +69,14 @@ pub(super) fn check(
             found.skip(integers, format!("`{name}` of the original is {}", tensor.dtype));
             continue;
         };
-        let Some(decoded) = stored.decode(after, found)? else { continue };
+        let Some(decoded) = stored.decode(after, half, found)? else { continue };
         if floats.len() != decoded.floats.len() {
             let what = format!("shape {:?}, the original has {:?}", decoded.shape, tensor.shape);
             found.problem(Check::Weights, integers, what);
             continue;
         }
-        let factors = smoothing(before, after, stored, (name, &tensor.shape), &mut seen.smoothing);
+        let of = (name.as_str(), &tensor.shape[..]);
+        let factors = smoothing(before, after, stored, of, half, &mut seen.smoothing);
         let constant = before.value(name).and_then(|id| uses.get(&id));
         let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
         let sampled = rounded_with_samples(after, stored, &decoded)?;
@@ -83,9 +86,13 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what.to_owned());
         }
         let sampled = sampled == Some(true);
+        let floats = match half.filter(|_| stored.form == Form::Cast) {
+            Some(half) => clipped(floats, &decoded.floats, half),
+            None => floats,
+        };
         let (decoded, full) = (&decoded, &full);
-        let pair = Pair { after, name, stored, decoded, summed, sampled, half, full };
         let smoothed = factors.is_some();
+        let pair = Pair { after, name, stored, decoded, summed, sampled, smoothed, half, full };
         let scaled = scaled(floats, &tensor.shape, factors);
         let turns = turns(stored, constant);
         let turned = turned(&scaled, &tensor.shape, decoded, turns);
@@ -97,6 +104,7 @@ pub(super) fn check(
             found.problem(Check::Weights, integers, what);
             continue;
         };
+        pair.vanished(&reference.floats, found);
         pair.report(&reference.floats, &look, found);
         pair.shifts(&reference.floats, &mut seen.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
@@ -120,6 +128,12 @@ pub(super) fn check(
         });
     }
     Ok(seen)
+}
+
+/// The elements of the original, with those of masks clipped as in the file.
+fn clipped(was: Vec<f32>, is: &[f32], half: HalfType) -> Vec<f32> {
+    let pairs = was.into_iter().zip(is);
+    pairs.map(|(was, is)| if is_clipped(was, *is, half) { *is } else { was }).collect()
 }
 
 /// Whether it is what an Add or a Sub adds, which bias correction may have changed.
@@ -159,6 +173,8 @@ struct Pair<'a> {
     /// Whether it was rounded with the help of samples: an integer then makes good the errors of
     /// others, and is not the nearest.
     sampled: bool,
+    /// Whether the original was multiplied by the factors of smoothing.
+    smoothed: bool,
     /// The 16-bit type that the model computes in.
     half: Option<HalfType>,
     /// For each node that multiplies, the elements of its bias that are at the limit of int32.
@@ -221,7 +237,10 @@ impl Pair<'_> {
             _ => None,
         };
         let grid = Grid::of(*qtype, used, written, self.scale_type());
-        grid.with_rounded_scales(rounded).with_codebook(codebook)
+        // The factors of smoothing are known as exactly as the type holds them.
+        let factors = self.half.filter(|_| self.smoothed);
+        let grid = grid.with_rounded_scales(rounded).with_rounded_factors(factors);
+        grid.with_codebook(codebook)
     }
 
     fn look(&self, reference: &Reference) -> Look {
@@ -233,31 +252,35 @@ impl Pair<'_> {
         let mut largest = 0.0_f64;
         let mut wrong: Vec<(usize, f64)> = Vec::new();
         let mut moved: Vec<(usize, f64)> = Vec::new();
-        let mut sums = self.summed.as_ref().map(|summed| Sums::new(summed, grid.lost()));
+        let mut sums = self.summed.as_ref().map(Sums::new);
         // Each element in units of its scale: the exact and the written value.
         let elements = || {
             let known = reference.floats.iter().zip(floats).enumerate();
-            known.filter(|(_, (w, _))| !w.is_nan()).map(|(at, (w, float))| {
-                let scale = f64::from(params[layout.group_of(at)].scale);
-                (at, f64::from(*w) / scale, f64::from(*float) / scale)
+            let known = known.map(|(at, pair)| (at, params[layout.group_of(at)].scale, pair));
+            let known = known.filter(|(_, scale, (w, _))| *scale != 0.0 && !w.is_nan());
+            known.map(|(at, scale, (w, float))| {
+                (at, f64::from(*w) / f64::from(scale), f64::from(*float) / f64::from(scale))
             })
+        };
+        let lost: Vec<f64> = params.iter().map(|params| grid.lost(params.scale)).collect();
+        let sum = |at: usize, exact: f64, there: f64| Sum {
+            error: there - exact,
+            lost: lost[layout.group_of(at)] * exact,
         };
         for (at, exact, there) in elements() {
             let group = layout.group_of(at);
-            let (steps, right) = grid.distance(exact, there, self.zero_point(group));
+            let (steps, right) = grid.distance(exact, there, self.zero_point(group), lost[group]);
             largest = largest.max(steps);
             ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
             nothing[group] &= !reference.floats[at].is_normal();
             if let Some(sums) = &mut sums {
-                sums.add(reference.source(at), Sum { exact, error: there - exact });
+                sums.add(reference.source(at), sum(at, exact, there));
             }
             if right || self.sampled {
                 continue;
             }
             match &sums {
-                Some(sums) if sums.may_have_moved(Sum { exact, error: there - exact }) => {
-                    moved.push((at, steps));
-                }
+                Some(_) if Sums::may_have_moved(sum(at, exact, there)) => moved.push((at, steps)),
                 _ => wrong.push((at, steps)),
             }
         }
@@ -265,7 +288,7 @@ impl Pair<'_> {
         let mut gains: BTreeMap<usize, (f64, usize, f64)> = BTreeMap::new();
         for (at, exact, there) in elements().filter(|_| !moved.is_empty()) {
             let free = grid.may_move(exact, there, self.zero_point(layout.group_of(at)));
-            let element = Sum { exact, error: there - exact };
+            let element = sum(at, exact, there);
             let gain = |sums: &Sums<'_>| sums.gain(reference.source(at), element);
             if let Some((group, gain)) = sums.as_ref().filter(|_| free).and_then(gain) {
                 let most = gains.entry(group).or_insert((gain, at, 0.0));
@@ -330,6 +353,9 @@ impl Pair<'_> {
         for (at, (w, float)) in reference.iter().zip(floats).enumerate() {
             let group = layout.group_of(at);
             let scale = f64::from(params[group].scale);
+            if scale == 0.0 {
+                continue;
+            }
             let (exact, there) = (f64::from(*w) / scale, f64::from(*float) / scale);
             let sums = &mut sums[group];
             sums.first = sums.first.or(Some(at));
@@ -358,12 +384,32 @@ impl Pair<'_> {
         let whole = self.stored.whole.and_then(|whole| self.after.constant(whole));
         let whole = whole.and_then(|whole| self.after.model.tensor(whole).ok()?.to_f32());
         let whole = whole.and_then(|whole| whole.first().copied()).unwrap_or(1.0);
+        let half = self.stored.scale_half(self.after, self.half);
         whole
-            * match self.scale_type() {
-                Some(DataType::Float16) => 2.0_f32.powi(-24),
-                Some(DataType::Float8E4M3FN) => 2.0_f32.powi(-9),
+            * match (half, self.scale_type()) {
+                (Some(half), _) => half.smallest().max(f32::MIN_POSITIVE),
+                (_, Some(DataType::Float8E4M3FN)) => 2.0_f32.powi(-9),
                 _ => f32::MIN_POSITIVE,
             }
+    }
+
+    /// Reports a scale of 0 whose elements are not as small.
+    fn vanished(&self, reference: &[f32], found: &mut Validation) {
+        let Decoded { layout, params, .. } = self.decoded;
+        let half = self.stored.scale_half(self.after, self.half);
+        let (Some(half), Some(scale)) = (half, self.stored.scale) else { return };
+        let mut ends = vec![(0.0_f64, 0.0_f64); params.len()];
+        for (at, x) in reference.iter().enumerate() {
+            let (least, most) = &mut ends[layout.group_of(at)];
+            (*least, *most) = (least.min(f64::from(*x)), most.max(f64::from(*x)));
+        }
+        let grid = self.grid();
+        let wrong =
+            |group: &usize| params[*group].scale == 0.0 && !grid.may_vanish(ends[*group], half);
+        if let Some(group) = (0..params.len()).find(wrong) {
+            let what = format!("scale {group} is 0, expected a finite number that is not 0");
+            found.problem(Check::Scale, self.after.values[scale].name, what);
+        }
     }
 
     /// Whether a scale was raised for a bias that int32 would not hold with the product of a
@@ -450,45 +496,6 @@ impl Pair<'_> {
                 found.notes.push(note);
             }
             _ => {}
-        }
-    }
-
-    /// The error of each output channel, for the nodes that multiply by it.
-    fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
-        let shape = &self.decoded.shape;
-        for consumer in &self.after.values[self.stored.read].consumers {
-            let node = self.after.nodes[consumer.node];
-            let twin = qlinear_of(node);
-            let weight = twin.map_or(1, |twin| twin.input(1).unwrap_or(0));
-            let operator = twin.map_or(&*node.op_type, |twin| twin.float);
-            let axis = match operator {
-                "Conv" => 0,
-                "ConvTranspose" => 1,
-                "Gemm" if node.int("transB", 0) != 0 => 0,
-                "Gemm" | "MatMul" => shape.len().saturating_sub(1),
-                _ => continue,
-            };
-            let Some(&channels) = shape.get(axis).filter(|_| consumer.input == weight) else {
-                continue;
-            };
-            let inner: usize = shape[axis + 1..].iter().product();
-            // A transposed convolution has the channels of each group side by side in its rows.
-            let groups = if operator == "ConvTranspose" { node.int("group", 1) } else { 1 };
-            let groups = usize::try_from(groups).unwrap_or(1).max(1);
-            let of_group = reference.len().div_ceil(groups).max(1);
-            // A wrong number of groups would be more channels than there are weights.
-            let all = channels.saturating_mul(groups);
-            if all > reference.len() {
-                continue;
-            }
-            let mut sums = vec![0.0; all];
-            for (at, (w, float)) in reference.iter().zip(&self.decoded.floats).enumerate() {
-                let channel = at / of_group * channels + at / inner.max(1) % channels.max(1);
-                if let Some(sum) = sums.get_mut(channel) {
-                    *sum += (f64::from(*w) - f64::from(*float)).abs();
-                }
-            }
-            shifts.insert(consumer.node, sums);
         }
     }
 }

@@ -110,7 +110,8 @@ impl Walk<'_, '_> {
                 } else if moe::is_moe(was) && moe::is_qmoe(is) {
                     self.experts(n, m);
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
-                    self.replaced(n, step);
+                    let read = self.past_casts(there, step.here);
+                    self.replaced(n, read, &step.name);
                 } else {
                     self.wrong(there, here, step);
                 }
@@ -123,18 +124,20 @@ impl Walk<'_, '_> {
     /// A value before it is cast to 16 bits or back, around what stays as it was: subgraphs, and
     /// operators of ONNX Runtime.
     pub(super) fn past_casts(&self, there: ValueId, mut here: ValueId) -> ValueId {
-        let cast = |graph: &Graph<'_>, value: ValueId| {
-            let Producer::Node { node, .. } = graph.values[value].producer else { return None };
-            graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")
-        };
-        let Some(half) = self.half.filter(|_| cast(self.before, there).is_none()) else {
-            return here;
-        };
-        let float = |value: ValueId| {
-            let dtype = self.after.dtype(value);
+        let Some(half) = self.half else { return here };
+        let float = |graph: &Graph<'_>, value: ValueId| {
+            let dtype = graph.dtype(value);
             dtype.is_some_and(|dtype| dtype == DataType::Float || dtype == half.data_type())
         };
-        while let Some(source) = cast(self.after, here).filter(|it| float(*it) && float(here)) {
+        let cast = |graph: &Graph<'_>, value: ValueId| {
+            let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+            let source = graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")?;
+            Some(source).filter(|source| float(graph, *source) && float(graph, value))
+        };
+        if cast(self.before, there).is_some() {
+            return here;
+        }
+        while let Some(source) = cast(self.after, here) {
             here = self.root(source);
         }
         here
@@ -171,8 +174,11 @@ impl Walk<'_, '_> {
         let quantized = |graph: &Graph<'_>, node| kv_cache::is_quantized(graph, node);
         // Its cache has become integers.
         let cached = quantized(self.after, here) && !quantized(self.before, there);
-        let same =
-            if cached { kv_cache::same_but_types(was, is) } else { same_attributes(was, is) };
+        let same = if cached {
+            kv_cache::same_but_types(was, is)
+        } else {
+            same_attributes(was, is) || self.is_narrowed(was, is)
+        };
         if !same {
             let what = "its attributes differ from the original";
             self.found.problem(Check::Connectivity, is.named(), what);
@@ -257,6 +263,15 @@ impl Walk<'_, '_> {
         }
     }
 
+    /// Whether a cast to float32 became one to the 16-bit type that the model computes in.
+    fn is_narrowed(&self, was: &NodeProto, is: &NodeProto) -> bool {
+        let casts_to = |node: &NodeProto, dtype: DataType| {
+            node.op_type == "Cast" && node.int("to", 0) == i64::from(dtype.number())
+        };
+        let half = self.half.map(HalfType::data_type);
+        half.is_some_and(|half| casts_to(was, DataType::Float) && casts_to(is, half))
+    }
+
     /// Whether a value is the output of a `QuantizeLinear`.
     fn reads_codes(&self, value: ValueId) -> bool {
         let Producer::Node { node, .. } = self.after.values[value].producer else { return false };
@@ -303,8 +318,10 @@ impl Walk<'_, '_> {
     pub(super) fn stands_for(&self, there: ValueId, here: ValueId) -> bool {
         let (was, is) = (self.before.values[there].name, self.after.values[here].name);
         let kept = self.kept.get(&here).copied().unwrap_or_default();
+        let half = self.half.and_then(|half| base_of(is, half.name()));
         is == was
             || base_of(is, "quantized").as_deref() == Some(was)
+            || half.as_deref() == Some(was)
             || self.equal(there, is)
             || kept.iter().any(|known| known == was || self.equal(there, known))
     }

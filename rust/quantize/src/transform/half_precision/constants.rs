@@ -177,27 +177,33 @@ fn clip(scope: &Scope<'_>, name: &str, half: HalfType, did: &mut Vec<String>) ->
         return None;
     }
     let values = to_f32(&tensor)?;
-    let too_large = |x: f32| {
-        let least = if x < 0.0 { half.largest() } else { half.largest().max(LEAST_MASK) };
-        x.is_finite() && x.abs() >= least
-    };
     let largest = values
         .iter()
         .copied()
-        .filter(|x| too_large(*x))
+        .filter(|x| is_too_large(*x, half))
         .max_by(|a, b| a.abs().total_cmp(&b.abs()))?;
     if !leads_to_softmax(scope, name) {
         return None;
     }
-    let most = half.largest() / 2.0;
-    let clipped: Vec<f32> =
-        values.iter().map(|x| if too_large(*x) { most.copysign(*x) } else { *x }).collect();
-    let now = most.copysign(largest);
+    let fitting = |x: &f32| if is_too_large(*x, half) { clipped(*x, half) } else { *x };
+    let values: Vec<f32> = values.iter().map(fitting).collect();
+    let now = clipped(largest, half);
     did.push(format!(
         "constant `{name}`: {largest:e} is {now:e}, which masks as well and fits {}",
         half.name()
     ));
-    Some(Tensor::from_f32_vec(tensor.shape, clipped))
+    Some(Tensor::from_f32_vec(tensor.shape, values))
+}
+
+/// Whether a number of a mask is too large for a type.
+pub(super) fn is_too_large(number: f32, half: HalfType) -> bool {
+    let least = if number < 0.0 { half.largest() } else { half.largest().max(LEAST_MASK) };
+    number.is_finite() && number.abs() >= least
+}
+
+/// Half of the largest number of a type, with the sign of this one.
+pub(super) fn clipped(number: f32, half: HalfType) -> f32 {
+    (half.largest() / 2.0).copysign(number)
 }
 
 /// Whether a softmax reads a value, or what a mask is made of it.

@@ -242,16 +242,18 @@ pub(crate) fn computes_in(model: &Model, half: HalfType) -> Result<bool, Quantiz
 /// Whether a float32 constant became this one, each element rounded to 16 bits, or clipped as those
 /// of masks are.
 pub(crate) fn rounds_to(before: &Tensor, after: &Tensor, half: HalfType) -> bool {
-    let most = half.largest() / 2.0;
-    let rounded = to_f32(&constants::narrowed(before, half));
-    let same = |rounded: &f32, after: &f32| {
-        rounded.to_bits() == after.to_bits()
-            || rounded.is_infinite() && *after == most.copysign(*rounded)
+    let same = |before: f32, after: f32| {
+        half.rounded(before).to_bits() == after.to_bits() || is_clipped(before, after, half)
     };
-    let all = rounded.zip(to_f32(after)).filter(|_| before.dtype == DataType::Float);
-    all.is_some_and(|(rounded, after)| {
-        rounded.len() == after.len() && rounded.iter().zip(&after).all(|(a, b)| same(a, b))
+    let all = to_f32(before).zip(to_f32(after)).filter(|_| before.dtype == DataType::Float);
+    all.is_some_and(|(before, after)| {
+        before.len() == after.len() && before.iter().zip(&after).all(|(a, b)| same(*a, *b))
     })
+}
+
+/// Whether a number became this one, which masks as well and fits the type: see [`prepared`].
+pub(crate) fn is_clipped(before: f32, after: f32, half: HalfType) -> bool {
+    constants::is_too_large(before, half) && after == constants::clipped(before, half)
 }
 
 /// Converts a [`prepared`] model.
