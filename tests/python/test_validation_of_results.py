@@ -159,3 +159,26 @@ def test_what_is_cast_around_a_subgraph_passes(float_type: str, options: dict[st
     branch = next(it for it in choice.attribute if it.name == "else_branch")
     branch.g.node[0].input[0] = product.input[0]
     assert not validate(model, wrong).passed
+
+
+def test_one_matrix_may_be_read_as_integers_and_dequantized() -> None:
+    nodes = [
+        helper.make_node("Cast", ["x"], ["rows"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["w", "rows"], ["h"], "table"),
+        helper.make_node("Transpose", ["w"], ["turned"], "turn", perm=[1, 0]),
+        helper.make_node("MatMul", ["h", "turned"], ["a"], "scores"),
+        helper.make_node("Gemm", ["h", "w"], ["b"], "product", transB=1),
+        helper.make_node("Add", ["a", "b"], ["y"], "sum"),
+    ]
+    model = built(nodes, {"w": normal(64, 64, scale=0.3)}, ["n"])
+    rows = [{"x": np.arange(at, at + 5, dtype=np.float32)} for at in range(8)]
+    report = quantize_rs.quantize_with_calibration(model, None, rows, output_format="qoperator")
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    wrong = onnx.load_from_string(report.model)
+    tensor = next(it for it in wrong.graph.initializer if it.name.startswith("w_bias"))
+    values = np.array(numpy_helper.to_array(tensor))
+    values[3] += 100_000
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    assert not validate(model, wrong).passed

@@ -98,7 +98,7 @@ pub(super) fn stored(after: &Graph<'_>, index: usize, node: &NodeProto) -> Vec<F
             scale,
             whole: None,
             zero_point: after.input(index, projection.zero_points).filter(constant),
-            read: integers,
+            reads: vec![integers],
             multiplied: false,
             form: Form::Experts { bits: u32::try_from(bits).ok()?, block_size, depth },
         }))

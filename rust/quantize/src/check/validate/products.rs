@@ -69,7 +69,7 @@ fn coded(after: &Graph<'_>, node: &NodeProto, inputs: &[Option<ValueId>]) -> Opt
         scale: Some(at(2)?),
         whole: None,
         zero_point: None,
-        read: integers,
+        reads: vec![integers],
         multiplied: false,
         form: Form::Codes(spec),
     }))
@@ -136,8 +136,8 @@ fn held(
     let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
     let zero_point = zero_point.filter(|id| after.constant(*id).is_some());
     let (scale, form) = (Some(scale), Form::Plain(granularity));
-    let (whole, read, multiplied) = (None, integers, false);
-    Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }
+    let (whole, reads, multiplied) = (None, vec![integers], false);
+    Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }
 }
 
 /// Both weights of an LSTM on integers.
@@ -150,9 +150,9 @@ pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Ve
         after.constant(integers)?;
         let originals = base_of(after.values[integers].name, "quantized").into_iter().collect();
         let (scale, zero_point) = (after.input(index, scale), after.input(index, scale + 1));
-        let (whole, read, form) = (None, integers, Form::Directions);
+        let (whole, reads, form) = (None, vec![integers], Form::Directions);
         let multiplied = false;
-        Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+        Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
     };
     [(1, 8), (2, 10)].into_iter().filter_map(weight).collect()
 }
@@ -235,7 +235,7 @@ fn blocks(
         scale: Some(scale),
         whole: None,
         zero_point,
-        read,
+        reads: vec![read],
         multiplied: false,
         form,
     }))

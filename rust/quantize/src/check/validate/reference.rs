@@ -81,7 +81,7 @@ pub(super) fn smoothing(
     half: Option<HalfType>,
     used: &mut HashSet<String>,
 ) -> Option<(usize, Vec<f64>)> {
-    let [consumer] = after.values[stored.read].consumers[..] else { return None };
+    let [consumer] = after.values[*stored.reads.first()?].consumers[..] else { return None };
     let mut product = after.nodes[consumer.node];
     if product.op_type == "MatMulInteger" {
         // The weight may be stored transposed.

@@ -1,6 +1,6 @@
 //! Finds the weights of a quantized file: integers, scales and zero points, in every format.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{CodebookSpec, Granularity, Layout, QType};
 use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
@@ -10,7 +10,7 @@ use crate::QuantizeError;
 use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_floats};
 use crate::graph::elements::data_type;
 use crate::graph::uses;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::options::HalfType;
 
 /// The constants that store a weight.
@@ -24,8 +24,9 @@ pub(super) struct Stored {
     /// A float32 factor of all scales.
     pub(super) whole: Option<ValueId>,
     pub(super) zero_point: Option<ValueId>,
-    /// The value that consumers multiply by: the dequantized value, or the integers.
-    pub(super) read: ValueId,
+    /// The values that consumers multiply by: the dequantized value, or the integers. Some
+    /// operators may read one of them, and other operators another.
+    pub(super) reads: Vec<ValueId>,
     /// Whether a `MatMulInteger` reads the integers.
     pub(super) multiplied: bool,
     pub(super) form: Form,
@@ -61,7 +62,7 @@ pub(super) fn qtype_of(tensor: &TensorProto) -> Option<QType> {
 /// Every weight that `after` stores as integers and `before` does not.
 pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation) -> Vec<Stored> {
     let mut all: Vec<Stored> = Vec::new();
-    let mut seen: HashSet<Key> = HashSet::new();
+    let mut seen: HashMap<Key, usize> = HashMap::new();
     for (index, node) in after.nodes.iter().enumerate() {
         let at = match node.op_type.as_str() {
             "DequantizeLinear" => dequantized(after, index, node),
@@ -83,8 +84,8 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             };
             let there = before.value(after.values[stored.integers].name);
             let same = there.is_some_and(|id| before.constant(id).is_some());
-            if !same && seen.insert(stored.key()) {
-                all.push(stored);
+            if !same {
+                stored.add_to(&mut all, &mut seen);
             }
         }
     }
@@ -164,8 +165,8 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     originals.extend(base_of(&name, "quantized"));
     let zero_point = after.input(index, 2).filter(|id| after.constant(*id).is_some());
     let form = Form::Plain(form);
-    let (integers, scale, multiplied) = (constant, Some(scale), false);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+    let (integers, scale, reads, multiplied) = (constant, Some(scale), vec![read], false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
 }
 
 /// The constant with the scales and their factor, if they are dequantized from narrow floats; else
@@ -221,8 +222,8 @@ fn looked_up(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Found>
         if groups == 1 { Granularity::PerTensor } else { Granularity::PerAxis { axis: 0 } };
     let form = Form::Plain(granularity);
     let scale = Some(scale);
-    let (whole, read, multiplied) = (None, integers, false);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+    let (whole, reads, multiplied) = (None, vec![integers], false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
 }
 
 /// A weight that is stored as 16-bit floats.
@@ -244,8 +245,8 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     }
     let originals = vec![name];
     let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
-    let multiplied = false;
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+    let (reads, multiplied) = (vec![read], false);
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
 }
 
 pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
@@ -255,6 +256,29 @@ pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
 impl Stored {
     pub(super) fn key(&self) -> Key {
         (self.integers, self.scale, self.zero_point)
+    }
+
+    /// Adds the weight to `all`, unless it is there already: then only what is read of it. `seen`
+    /// holds the places of all.
+    pub(super) fn add_to(self, all: &mut Vec<Stored>, seen: &mut HashMap<Key, usize>) {
+        let place = *seen.entry(self.key()).or_insert(all.len());
+        match all.get_mut(place) {
+            None => all.push(self),
+            Some(known) if known.form == self.form => {
+                let new = self.reads.into_iter().filter(|id| !known.reads.contains(id));
+                let new: Vec<ValueId> = new.collect();
+                known.reads.extend(new);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// The nodes that read the weight, and their inputs.
+    pub(super) fn consumers<'a>(
+        &'a self,
+        after: &'a Graph<'_>,
+    ) -> impl Iterator<Item = &'a Consumer> {
+        self.reads.iter().flat_map(|read| &after.values[*read].consumers)
     }
 
     /// The dequantized values; `None` if there is a problem, which is added to `found`. A scale of

@@ -1,6 +1,6 @@
 //! Weights that subgraphs (`If`, `Loop`, `Scan`) read as integers.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{Granularity, QType};
 use quantize_rs_onnx::NodeProto;
@@ -15,7 +15,7 @@ pub(super) fn weights(
     before: &Graph<'_>,
     after: &Graph<'_>,
     all: &mut Vec<Stored>,
-    seen: &mut HashSet<Key>,
+    seen: &mut HashMap<Key, usize>,
     found: &mut Validation,
 ) {
     let bodies = Subgraphs::of(after);
@@ -37,8 +37,8 @@ pub(super) fn weights(
                 Ok(stored) => {
                     let same = before.value(after.values[stored.integers].name);
                     let same = same.is_some_and(|id| before.constant(id).is_some());
-                    if !same && seen.insert(stored.key()) {
-                        all.push(stored);
+                    if !same {
+                        stored.add_to(all, seen);
                     }
                 }
                 Err((name, why)) => found.skip(name, why),
@@ -96,8 +96,9 @@ fn dequantized_inside(
     let originals =
         node.output.first().cloned().into_iter().chain(base_of(&name, "quantized")).collect();
     let zero_point = at(2).filter(|id| after.constant(*id).is_some());
-    let (form, whole, read, multiplied) = (Form::Plain(form), None, integers, false);
-    Some(Ok(Stored { originals, integers, scale, whole, zero_point, read, multiplied, form }))
+    let (form, whole, multiplied) = (Form::Plain(form), None, false);
+    let reads = vec![integers];
+    Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
 }
 
 /// The constant of the main graph that is the scale of the weight of an integer multiplication in a

@@ -138,7 +138,7 @@ fn clipped(was: Vec<f32>, is: &[f32], half: HalfType) -> Vec<f32> {
 
 /// Whether it is what an Add or a Sub adds, which bias correction may have changed.
 fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
-    let mut consumers = after.values[stored.read].consumers.iter();
+    let mut consumers = stored.consumers(after);
     let vector = after.constant(stored.integers).is_some_and(|tensor| tensor.dims.len() <= 1);
     let sums = |node: &NodeProto| matches!(&*node.op_type, "Add" | "Sub");
     vector
@@ -415,7 +415,7 @@ impl Pair<'_> {
     /// Whether a scale was raised for a bias that int32 would not hold with the product of a
     /// smaller scale and that of the input.
     fn is_raised(&self, group: usize) -> bool {
-        let consumers = self.after.values[self.stored.read].consumers.iter();
+        let consumers = self.stored.consumers(self.after);
         consumers.filter_map(|consumer| self.full.get(&consumer.node)).any(|full| {
             let fits = full.len() == self.decoded.params.len();
             if fits { full[group] } else { full.contains(&true) }

@@ -9,7 +9,7 @@ impl Pair<'_> {
     /// The error of each output channel, for the nodes that multiply by it.
     pub(super) fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
         let shape = &self.decoded.shape;
-        for consumer in &self.after.values[self.stored.read].consumers {
+        for consumer in self.stored.consumers(self.after) {
             let node = self.after.nodes[consumer.node];
             let twin = qlinear_of(node);
             let weight = twin.map_or(1, |twin| twin.input(1).unwrap_or(0));
