@@ -161,6 +161,46 @@ def test_what_is_cast_around_a_subgraph_passes(float_type: str, options: dict[st
     assert not validate(model, wrong).passed
 
 
+PRUNED: list[dict[str, Any]] = [
+    {"sparsity": 0.5},
+    {"prune": 0.05},
+    {"sparsity": 0.5, "bits": 4, "block_size": 16},
+    {"sparsity": 0.5, "bits": 4, "output_format": "matmul_nbits"},
+    {"sparsity": 0.5, "output_format": "dynamic"},
+    {"sparsity": 0.5, "weights": "float16"},
+]
+
+
+@pytest.mark.parametrize("options", PRUNED, ids=str)
+def test_pruned_weights_are_to_be_compared_with_the_pruned_model(
+    options: dict[str, Any], tmp_path: Path
+) -> None:
+    model = perceptron()
+    report = quantize_rs.quantize(model, None, **options)
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert len(found.problems) == 2
+    assert all("compare with the pruned model" in problem.what for problem in found.problems)
+    below = {"sparsity": options.get("sparsity"), "threshold": options.get("prune")}
+    given: Any = {name: value for name, value in below.items() if value is not None}
+    quantize_rs.prune(model, tmp_path / "pruned.onnx", **given)
+    passes(tmp_path / "pruned.onnx", report)
+
+
+def test_a_wrong_integer_beside_pruned_ones_is_named() -> None:
+    model = perceptron()
+    report = quantize_rs.quantize(model, None, sparsity=0.5)
+    assert report.model is not None
+    changed = onnx.load_from_string(report.model)
+    integers = next(it for it in changed.graph.initializer if it.name == "w_quantized")
+    values = np.array(numpy_helper.to_array(integers))
+    values.flat[np.argmax(np.abs(values))] //= 2
+    integers.CopyFrom(numpy_helper.from_array(values, integers.name))
+    problems = [it for it in validate(model, changed).problems if it.name.startswith("w_")]
+    assert problems
+    assert not any("pruned" in problem.what for problem in problems)
+
+
 def test_one_matrix_may_be_read_as_integers_and_dequantized() -> None:
     nodes = [
         helper.make_node("Cast", ["x"], ["rows"], to=TensorProto.INT64),

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use quantize_rs_onnx::Tensor;
 
 use super::stored::{Stored, base_of};
+use super::weights::pruned;
 use super::{Check, Validation};
 use crate::QuantizeError;
 use crate::graph::elements::to_f32;
@@ -42,6 +43,8 @@ pub(super) fn check(
         if is_same(&there) {
             continue;
         }
+        let pruned = pruned::zeroed(&there, &here).filter(is_same);
+        let hint = pruned.map_or(String::new(), |_| format!("; {}", pruned::HINT));
         if (here.dtype, &here.shape) != (there.dtype, &there.shape) {
             let what = format!("{here:?}, the original has {there:?}");
             found.problem(Check::Weights, value.name, what);
@@ -55,7 +58,8 @@ pub(super) fn check(
         let values = floats.map_or(String::new(), |(here, there)| {
             format!(": it is {}, the original {}", here[at], there[at])
         });
-        let what = format!("{count} elements differ from the original, the first is {at}{values}");
+        let what =
+            format!("{count} elements differ from the original, the first is {at}{values}{hint}");
         found.problem(Check::Weights, value.name, what);
     }
     Ok(())

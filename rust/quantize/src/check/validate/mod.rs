@@ -38,6 +38,7 @@ use crate::transform;
 use crate::transform::half_precision;
 use crate::transform::{Purpose, Step, widened_without_casts};
 use crate::{QuantizeError, Target, convert_opset};
+use weights::pruned::is_pruned;
 
 /// The result of the comparison of a quantized model with its original.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -151,11 +152,12 @@ pub fn validate(
         let quantized = wide.as_ref().unwrap_or(quantized);
         let candidates = candidates::all(original, quantized, passes)?;
         // Counts of weights without an original, problems, and constants that were not compared. A
-        // candidate that finds no problem because it finds no original is not an explanation.
-        let mut best: Option<([usize; 3], Validation)> = None;
+        // candidate that finds no problem because it finds no original is not an explanation. One
+        // that explains all but pruned weights is better than others.
+        let mut best: Option<([usize; 4], Validation)> = None;
         let mut bare = false;
         for (tried, purpose) in candidates {
-            if best.as_ref().is_some_and(|([lost, problems, _], _)| lost + problems == 0) {
+            if best.as_ref().is_some_and(|([lost, _, problems, _], _)| lost + problems == 0) {
                 break;
             }
             let (model, mut steps) = transform::run(original, &tried, purpose)?;
@@ -177,7 +179,9 @@ pub fn validate(
                 _ => model,
             };
             let (found, lost) = against(&model, quantized, steps, half)?;
-            let faults = [lost, found.problems.len(), found.not_compared.len()];
+            let pruned = found.problems.iter().filter(|problem| is_pruned(problem)).count();
+            let problems = found.problems.len();
+            let faults = [lost, problems - pruned, problems, found.not_compared.len()];
             if best.as_ref().is_none_or(|(least, _)| faults < *least) {
                 best = Some((faults, found));
             }

@@ -41,6 +41,11 @@ pub(super) struct Reference {
 }
 
 impl Reference {
+    /// The same with other elements.
+    pub(super) fn with(&self, floats: Vec<f32>) -> Reference {
+        Reference { floats, turned: self.turned }
+    }
+
     /// The index in the original of an index here.
     pub(super) fn source(&self, at: usize) -> usize {
         self.turned.map_or(at, |(rows, columns)| (at % rows) * columns + at / rows)

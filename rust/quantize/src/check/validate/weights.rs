@@ -3,6 +3,7 @@
 // Steps of scales, whose digits matter little.
 #![allow(clippy::cast_precision_loss)]
 
+pub(super) mod pruned;
 mod shifts;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -105,7 +106,10 @@ pub(super) fn check(
             continue;
         };
         pair.vanished(&reference.floats, found);
-        pair.report(&reference.floats, &look, found);
+        match pair.pruned(reference, &look) {
+            Some(what) => found.problem(Check::Weights, integers, what),
+            None => pair.report(&reference.floats, &look, found),
+        }
         pair.shifts(&reference.floats, &mut seen.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
