@@ -61,12 +61,13 @@ def mixed_precision(
     unless the measured outputs are no more accurate. The noise of a layer is that of
     `sensitivity`, or without data the error of its weight. Bit widths with which a layer alone
     misses `min_sqnr`, or with which the engine does not run the model, are skipped. The resulting
-    model is produced and measured. Only weights are quantized.
+    model is produced and measured. Only weights are quantized, unless `activations` is given.
 
-    With `activations`, it chooses which activations get 16 bits instead of 8, as few as `min_sqnr`
-    or `max_accuracy_drop` needs: first those with which, alone in 16 bits, the outputs of the
-    quantized model are the most accurate. Each of them is measured, on at most 32 samples. With 8
-    samples or more, ranges come from one half of them, and the other half evaluates.
+    With `activations`, all weights have 8 bits, and it chooses which activations get 16 bits
+    instead of 8, as few as `min_sqnr` or `max_accuracy_drop` needs: first those with which, alone
+    in 16 bits, the outputs of the quantized model are the most accurate. Each of them is measured,
+    on at most 32 samples. With 8 samples or more, ranges come from one half of them, and the other
+    half evaluates.
 
     Parameters
     ----------

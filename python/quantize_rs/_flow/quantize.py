@@ -48,8 +48,9 @@ def quantize(
 ) -> Report:
     """Quantize the weights of a model; activations stay float.
 
-    With `calibration_data` the result is more accurate: quantized weights shift the mean of a
-    layer's output, and biases are corrected by it (Nagel et al., ICCV 2019, section 4.2).
+    With `calibration_data` the result is more accurate: weights are rounded so that the outputs of
+    their layers change little (`weight_algorithm`), and biases are corrected by the shift of the
+    mean that remains (Nagel et al., ICCV 2019, section 4.2).
 
     Parameters
     ----------
@@ -59,8 +60,9 @@ def quantize(
         Where to write the quantized model; it may be `input_path`. With None, ``report.model``
         holds its bytes.
     bits : int
-        Bits of a weight: 2, 4, 8 or 16. 4 and 16 need opset 21, 2 opset 25; a model
-        of an older one is converted, see `convert_opset`.
+        Bits of a weight: 2, 4, 8 or 16; or 3, which are stored in 4 bits each, or 5 or 6, which are
+        stored in 8. With ``output_format="qdq"``, 3, 4 and 16 need opset 21, 2 opset 25; a model of
+        an older one is converted, see `convert_opset`.
     per_channel : bool or None
         One scale for each output channel (True, and None as far as the target and the operator
         allow it) or one for the whole tensor (False). One for each channel is more accurate, and
@@ -226,7 +228,7 @@ def quantize(
     >>> print(f"{report.ratio:.1f} times smaller")
     3.8 times smaller
 
-    With samples, biases are corrected:
+    With samples, weights are rounded with their help and biases are corrected:
 
     >>> corrected = quantize_rs.quantize(
     ...     digits.model,
