@@ -27,11 +27,19 @@ Row: TypeAlias = tuple[str, ...]
 
 HEAD = """# ONNX Runtime's support for the number formats
 
-Every number format that quantize_rs writes, tried in ONNX Runtime {version} on a CPU. Each test
-model has one operator with a weight and a Relu, is quantized in the given format, and is loaded
-with all optimizations and with none. Without optimizations, outputs agree with `onnx.reference` to
-60 dB. With them they agree to 30 dB, as ONNX Runtime may compute in integers where the file has
-floats. `onnx.reference` does not implement `MatMulNBits`, which is compared with the float model.
+The number formats of `qdq`, `matmul_nbits` and `dynamic`, tried in ONNX Runtime {version} on a CPU;
+[formats](formats.md#operators-on-integers-qoperator) has the operators of `qoperator`. In short:
+
+- 8-bit weights with 8-bit activations, and `dynamic`: MatMul, Gemm and Conv compute in integers.
+- Weights alone, of 2, 4 or 8 bits: MatMul and Gemm become `MatMulNBits`. The weights of Conv, and
+  those of 16 bits or float8, are dequantized at inference time, which is slower than float.
+- `float4e2m1`, `mxfp4`, `mxfp8` and `nvfp4` do not load.
+
+Each test model has one operator with a weight and a Relu, is quantized in the given format, and is
+loaded with all optimizations and with none. Without optimizations, outputs agree with
+`onnx.reference` to 60 dB. With them they agree to 30 dB, as ONNX Runtime may compute in integers
+where the file has floats. `onnx.reference` does not implement `MatMulNBits`, which is compared with
+the float model.
 
 | cell | meaning |
 |---|---|
