@@ -83,8 +83,9 @@ def quantize(
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which saves no space.
     symmetric : bool or None
-        Zero points are 0 (True, and None for signed types that are not in blocks), or follow from
-        the range of the weight (False). Integer kernels compute faster with zero points of 0.
+        Zero points are 0 (True, and None for signed types that are not in blocks, except for 8-bit
+        weights without quantized activations), or follow from the range of the weight (False).
+        Integer kernels compute faster with zero points of 0.
     options : QuantizeOptions, optional
         Options in one object. An option that is given there and as a parameter or keyword is an
         error.
