@@ -375,8 +375,8 @@ def test_what_cannot_be_sent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
             calibrated(executor, lambda one: one)
         with pytest.raises(OptionError, match="limit has no effect on a function that returns"):
             calibrated(executor, workers.part, limit=3)
-        for option in ("shards", "threads"):
-            with pytest.raises(OptionError, match=f"{option} is 0, expected 1 or more"):
+        for option, expected in {"shards": "1 or more", "threads": "1 to 256"}.items():
+            with pytest.raises(OptionError, match=f"{option} is 0, expected {expected}"):
                 calibrated(executor, **{option: 0})
         monkeypatch.setitem(sys.modules, "cloudpickle", None)
         with pytest.raises(OptionError, match="of type function cannot be sent"):

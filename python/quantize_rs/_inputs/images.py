@@ -129,7 +129,7 @@ class ImageFolder:
 
         opened = core_model(model)
         most = check.optional_count("limit", limit, least=1)
-        source = sample_source(self, "images", opened, num_samples=1, sample_shape=None, seed=0)
+        source = sample_source(self, "images", opened, num_samples=100, sample_shape=None, seed=0)
         return map(as_feed, source.feeds(opened, most))
 
 
