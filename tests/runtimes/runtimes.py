@@ -31,8 +31,9 @@ The number formats of `qdq`, `matmul_nbits` and `dynamic`, tried in ONNX Runtime
 [formats](formats.md#operators-on-integers-qoperator) has the operators of `qoperator`. In short:
 
 - 8-bit weights with 8-bit activations, and `dynamic`: MatMul, Gemm and Conv compute in integers.
-- Weights alone, of 2, 4 or 8 bits: MatMul and Gemm become `MatMulNBits`. The weights of Conv, and
-  those of 16 bits or float8, are dequantized at inference time, which is slower than float.
+- Integer weights alone, of 2, 4 or 8 bits: MatMul and Gemm become `MatMulNBits`. The weights of
+  Conv, and those of int16, uint16 and float8, are dequantized at inference time, which is slower
+  than float.
 - `float4e2m1`, `mxfp4`, `mxfp8` and `nvfp4` do not load.
 
 Each test model has one operator with a weight and a Relu, is quantized in the given format, and is
