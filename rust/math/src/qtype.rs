@@ -168,6 +168,17 @@ impl QType {
         !(self.is_float() && self.bits() == 16)
     }
 
+    /// The largest number of a float without a scale; `None` for other types.
+    ///
+    /// ```
+    /// use quantize_rs_math::QType;
+    /// assert_eq!(QType::Float16.largest_unscaled(), Some(65504.0));
+    /// assert_eq!(QType::Int8.largest_unscaled(), None);
+    /// ```
+    pub fn largest_unscaled(self) -> Option<f32> {
+        self.format().filter(|_| !self.is_scaled()).map(Minifloat::max)
+    }
+
     /// Whether values can be negative.
     #[inline]
     pub const fn signed(self) -> bool {

@@ -24,8 +24,8 @@ use bytes::Bytes;
 use half::f16;
 use quantize_rs_math::{
     Algorithm, BlockParamTypes, ColumnParams, Granularity, Layout, MatMulNBitsSpec, MathError,
-    Metrics, Minifloat, Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints,
-    block_scales, fit, pack, params, quantize_preserving_sums_into, ranges_checked,
+    Metrics, Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit,
+    pack, params, quantize_preserving_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Span, Tensor};
 use rayon::prelude::*;
@@ -391,18 +391,13 @@ fn nbits(
 /// Returns an error if a float type without a scale cannot represent the weight, which would
 /// saturate.
 fn check_finite(name: &str, qtype: QType, ranges: &[Range]) -> Result<(), QuantizeError> {
-    let Some(limit) = largest_unscaled(qtype) else { return Ok(()) };
+    let Some(limit) = qtype.largest_unscaled() else { return Ok(()) };
     let largest = ranges.iter().fold(0.0, |all: f32, range| all.max(range.absmax()));
     if largest <= limit {
         return Ok(());
     }
     let what = format!("holds {largest:?}, but the largest number of {qtype} is {limit:?}");
     Err(invalid(name, what))
-}
-
-/// The largest number of a float type without a scale; `None` for other types.
-pub(crate) fn largest_unscaled(qtype: QType) -> Option<f32> {
-    qtype.format().filter(|_| !qtype.is_scaled()).map(Minifloat::max)
 }
 
 /// The stored bytes: 4-bit values are widened to one byte each if requested.

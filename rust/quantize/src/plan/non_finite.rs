@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, KeepReason, Plan, Source};
-use crate::encode::largest_unscaled;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
@@ -71,7 +70,7 @@ impl Plan {
             let Some(elements) = to_f32(&tensor).filter(|_| of_float) else { continue };
             if let Some(element) = first(&elements, |number| !number.is_finite()) {
                 found.insert(name.to_owned(), KeepReason::NotFinite { found: element });
-            } else if let Some(largest) = largest_unscaled(qtype)
+            } else if let Some(largest) = qtype.largest_unscaled()
                 && let Some(element) = first(&elements, |number| number.abs() > largest)
             {
                 found.insert(name.to_owned(), KeepReason::TooLarge { found: element, qtype });
