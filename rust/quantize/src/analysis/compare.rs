@@ -76,7 +76,8 @@ pub struct Comparison {
 /// Runs both models on every sample and compares their outputs, sizes, latency and integer
 /// operators.
 ///
-/// Positions that an input called `attention_mask` marks as padding do not count in the errors.
+/// Positions that an input whose name ends with `attention_mask` marks as padding do not count in
+/// the errors.
 /// Quantized caches of keys and values take the floats of the samples, and give floats.
 ///
 /// The results do not depend on the number of threads. They depend on the order of the samples only

@@ -13,7 +13,8 @@ pub(crate) struct PaddingMask {
 }
 
 impl PaddingMask {
-    /// The mask of a sample, if it has one: an input called `attention_mask` with two axes.
+    /// The mask of a sample, if it has one: an input with two axes whose name ends with
+    /// `attention_mask`.
     pub(crate) fn of(sample: &Sample) -> Option<PaddingMask> {
         let masks = |name: &str| name.to_lowercase().ends_with("attention_mask");
         let (_, tensor) = sample.inputs.iter().find(|(name, _)| masks(name))?;
