@@ -80,10 +80,18 @@ def document() -> str:
     text = HEAD.format(version=onnxruntime.__version__)
     titles = ["format", "weights", "scales", "activations", "opset", *OPERATORS]
     text += f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}\n"
-    for way in ways():
-        for row in rows(way):
-            text += f"| {' | '.join(row)} |\n"
-    return text
+    found = [row for way in ways() for row in rows(way)]
+    for column in (titles.index("weights"), titles.index("activations"), titles.index("scales")):
+        found = merged(found, column)
+    return text + "".join(f"| {' | '.join(row)} |\n" for row in found)
+
+
+def merged(found: list[Row], column: int) -> list[Row]:
+    """The rows, with those that differ in one column alone as one row."""
+    cells: dict[tuple[Row, Row], list[str]] = {}
+    for row in found:
+        cells.setdefault((row[:column], row[column + 1 :]), []).append(row[column])
+    return [(*before, ", ".join(names), *after) for (before, after), names in cells.items()]
 
 
 def rows(way: Way) -> list[Row]:
