@@ -95,6 +95,7 @@ mod tests {
         }
         assert_eq!(cut(&[], None, 16), (Granularity::PerTensor, None));
     }
+
     #[test]
     fn a_whole_axis_is_a_block() {
         let blocks = |axis, block_size| Granularity::Blocked { axis, block_size };

@@ -1,9 +1,8 @@
 //! Workarounds for integers that ONNX Runtime moves.
 //!
-//! If the input of a `Reshape` or a similar
-//! operator is dequantized, ONNX Runtime quantizes its output again. From opset 21 on, it writes
-//! the type int8 as an attribute. On x86 it converts int8 to uint8, and then cannot load the model
-//! that it wrote (observed in 1.32).
+//! If the input of a `Reshape` or a similar operator is dequantized, ONNX Runtime quantizes its
+//! output again. From opset 21 on, it writes the type int8 as an attribute. On x86 it converts int8
+//! to uint8, and then cannot load the model that it wrote (observed in 1.32).
 //!
 //! It moves a `Transpose` of dequantized integers before the `DequantizeLinear`. If these have 2
 //! bits, it then does not load the model (observed in 1.32). It moves none with blocks.

@@ -367,9 +367,8 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
     KeepReason::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// The granularity of a weight, and the shape of the matrix that it is stored as, if any.
-///
-/// The granularity of a weight without a form of its own, and its matrix, if it is stored as one.
+/// The granularity of a weight, and the shape of the matrix that it is stored as, if any. Weights of
+/// 2 bits that ONNX Runtime would transpose have blocks.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -386,7 +385,7 @@ fn granularity(
 
 /// Blocks, if a block size or a layout with blocks is requested. Otherwise, one scale per channel
 /// if that is requested and all consumers have the output channels along the same axis. Otherwise,
-/// one scale for the whole tensor.
+/// one scale for the whole tensor. With the shape of the matrix, as [`granularity`] returns it.
 fn requested_granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
