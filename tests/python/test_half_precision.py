@@ -660,6 +660,47 @@ def test_large_values_of_a_quantized_model_stay_float32_with_samples() -> None:
     assert oracle.sqnr(run(data, {"x": x}), run(report.model, {"x": x})) > 25
 
 
+@pytest.mark.parametrize("output_format", ["qdq", "matmul_nbits"])
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+def test_a_quantized_table_beyond_the_range_stays_float32(
+    float_type: str, bits: int, output_format: str
+) -> None:
+    """Its scales are within the range, but not what they stand for."""
+    largest = 1e6 if float_type == "float16" else 3.4e38
+    table = RNG.normal(size=(64, 32)).astype(np.float32)
+    table *= largest / np.abs(table).max()
+    nodes = [
+        helper.make_node("Gather", ["table", "i"], ["rows"]),
+        helper.make_node("Mul", ["rows", "c"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("i", TensorProto.INT64, ["n"])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(table, "table"), array("c", 0.5)],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    data = bytes(made.SerializeToString())
+    report = quantize_rs.quantize(
+        data,
+        None,
+        float_type=float_type,
+        bits=bits,
+        block_size=32,
+        output_format=output_format,
+        include=["*"],
+        allow_larger=True,
+        check="none",
+    )
+    assert any("has magnitudes of up to" in note for note in report.notes)
+    assert report.model is not None
+    if float_type == "float16":
+        rows = {"i": np.arange(64)}
+        assert oracle.sqnr(run(data, rows), run(report.model, rows)) > (15 if bits == 4 else 35)
+
+
 def test_quantized_activations_and_16_bit_floats_exclude_each_other() -> None:
     digits = quantize_rs.examples.digits()
     with pytest.raises(quantize_rs.OptionError, match="float_type"):

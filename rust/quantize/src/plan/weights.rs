@@ -367,8 +367,8 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
     KeepReason::NoRule { op_type: reader.map(|reader| graph.nodes[reader.node].op_type.clone()) }
 }
 
-/// The granularity of a weight, and the shape of the matrix that it is stored as, if any. Weights of
-/// 2 bits that ONNX Runtime would transpose have blocks.
+/// The granularity of a weight, and the shape of the matrix that it is stored as, if any. Weights
+/// of 2 bits that ONNX Runtime would transpose have blocks.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,

@@ -6,6 +6,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 
 use super::constants::{Magnitudes, elements, held};
 use super::control::Control;
+use super::dequantized;
 use super::operators as ops;
 use super::scope::Scope;
 use super::{KeptReason, SCALES_SINCE};
@@ -319,12 +320,32 @@ impl<'s> Decider<'_, 's> {
         if node.is_onnx() && opset < SCALES_SINCE {
             return Some(KeptReason::Float32Scales { opset });
         }
+        if let Some(large) = self.large_when_dequantized(node, 1, magnitude) {
+            return Some(large);
+        }
         let value = || node.input[1].clone();
         if magnitude > half.largest() {
             return Some(KeptReason::LargeConstant { value: value(), magnitude });
         }
         let too_small = magnitude < half.smallest_normal();
         too_small.then(|| KeptReason::SmallConstant { value: value(), magnitude })
+    }
+
+    /// That a constant is too large for 16 bits once it is dequantized, whose scales are up to
+    /// `scale`.
+    fn large_when_dequantized(
+        &self,
+        node: &NodeProto,
+        input: usize,
+        scale: f32,
+    ) -> Option<KeptReason> {
+        let name = |input: usize| node.input.get(input);
+        let dtype = |input: usize| Some(self.scope.constant(name(input)?)?.dtype);
+        let (integers, largest) = dequantized::scaled(node, input, dtype)?;
+        let magnitude = scale * largest;
+        let is_large = magnitude > self.settings.half.largest();
+        is_large
+            .then(|| KeptReason::LargeConstant { value: node.input[integers].clone(), magnitude })
     }
 
     /// Why a node cannot read a constant in 16 bits.
@@ -339,6 +360,9 @@ impl<'s> Decider<'_, 's> {
         let is_bound = matches!(node.op_type.as_str(), "Clip" | "Max" | "Min");
         if found.largest > half.largest() && !is_bound {
             return Some(KeptReason::LargeConstant { value: value(), magnitude: found.largest });
+        }
+        if let Some(large) = self.large_when_dequantized(node, input, found.largest) {
+            return Some(large);
         }
         // Here the relative error of each element counts.
         let each = match node.op_type.as_str() {

@@ -6,6 +6,7 @@
 mod constants;
 mod control;
 mod decide;
+mod dequantized;
 mod operators;
 mod scope;
 mod write;
@@ -60,7 +61,7 @@ pub enum KeptReason {
     LargeConstant {
         /// The name of the constant.
         value: String,
-        /// The largest magnitude.
+        /// The largest magnitude; of a quantized constant, the largest that its scales allow.
         magnitude: f32,
     },
     /// A constant is so small that it would lose its precision, or become 0.
@@ -115,7 +116,7 @@ impl fmt::Display for KeptReason {
                 write!(f, "it computes what one iteration passes on to the next")
             }
             KeptReason::LargeConstant { value, magnitude } => {
-                write!(f, "constant `{value}` reaches {magnitude:e}")
+                write!(f, "constant `{value}` has magnitudes of up to {magnitude:e}")
             }
             KeptReason::SmallConstant { value, magnitude } => {
                 write!(f, "constant `{value}` is as small as {magnitude:e}")
