@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .keywords import PlanKeywords
 
-__all__ = ["Model", "open"]
+__all__ = ["Model", "op_types", "open"]
 
 
 def open(source: ModelSource) -> Model:  # noqa: A001 - `quantize_rs.open`, as `PIL.Image.open`
@@ -250,3 +250,8 @@ class Model:
 
     def _repr_html_(self) -> str:
         return self.info._repr_html_()
+
+
+def op_types() -> tuple[list[str], list[str]]:
+    """Return the operator types that can be quantized, and those of ONNX."""
+    return _core.op_types()

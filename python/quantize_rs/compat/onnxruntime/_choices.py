@@ -8,8 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ... import _core
-from ..._flow.model import Model
+from ..._flow.model import Model, op_types
 from ..._options import check
 from ...errors import OptionError
 
@@ -64,7 +63,7 @@ def quantizable_types(value: Iterable[str] | None, model: Model, *, warn: bool =
     If none is left, all are returned, for the error of the plan.
     """
     types = list(dict.fromkeys(check.names("op_types_to_quantize", value)))
-    quantizable, of_onnx = _core.op_types()
+    quantizable, of_onnx = op_types()
     never = op_types_in(model).union(of_onnx).difference(quantizable)
     left = [name for name in types if name not in never]
     if len(left) in (0, len(types)):
@@ -86,7 +85,7 @@ def op_types_of(
     left = quantizable_types(types, model, warn=warn)
     nodes = model._model.nodes()
     there = {op_type for name, op_type in nodes if not name or name not in excluded} - CONVERSIONS
-    known = op_types_in(model).union(*_core.op_types())
+    known = op_types_in(model).union(*op_types())
     if there and there <= set(types) <= known:
         return None
     return left or None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import Any
 
-from ... import _core
+from ..._flow.model import open as open_model
 from ..._flow.plan import Quantized
 from ..._results.report import Report
 from ._packages import onnx_package
@@ -154,8 +154,8 @@ class SavedModel:
         done = self._done
         if "model" in vars(self):  # it was handed out, and may have been changed
             self.topological_sort()
-            edited = _core.Model.from_bytes(self.model.SerializeToString())
-            done = Quantized(done._quantized.with_model(edited))
+            edited = open_model(self.model.SerializeToString())
+            done = Quantized(done._quantized.with_model(edited._model))
         return done.save(output_path, external_data=use_external_data_format)
 
 
