@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Where `make bench` finds models beside those it builds itself, and `make wild` all of them.
 MODELS ?=
 
-.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny semver sanitize memcheck wheel fixtures clean
+.PHONY: demo test check-rust check-python lint structure docs bench scale wild conformance attack deny semver sanitize sanitize-attack memcheck wheel fixtures clean
 
 demo: $(VENV)/demo-ready
 	$(BIN)/python examples/digits/demo.py
@@ -115,6 +115,12 @@ semver:
 sanitize:
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs-onnx -p quantize-rs-math --tests --locked
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize cargo test --target x86_64-unknown-linux-gnu -p quantize-rs --lib --test damaged --test writing --test validating --locked
+
+# Inputs of `make attack` with AddressSanitizer; N of all targets, or of those that TARGET names.
+# Threads that end with the program count as leaks, so leaks are not looked for.
+sanitize-attack: N = 300000
+sanitize-attack: $(SEEDS)/made
+	ASAN_OPTIONS=detect_leaks=0 N=$(N) THREADS=$(THREADS) TMPDIR=$(SCRATCH) SEEDS=$(CURDIR)/$(SEEDS) RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address CARGO_TARGET_DIR=target/sanitize CARGO_PROFILE_ATTACK_OPT_LEVEL=1 cargo test --profile attack --target x86_64-unknown-linux-gnu -p quantize-rs-cli --test attack --locked -- --ignored --nocapture
 
 # Inputs of `make attack` in valgrind, which finds reads and writes outside of memory in the same
 # optimized program; N of the targets that TARGET names. It needs valgrind (`apt-get install valgrind`).
