@@ -77,8 +77,7 @@ pub struct Comparison {
 /// operators.
 ///
 /// Positions that an input whose name ends with `attention_mask` marks as padding do not count in
-/// the errors.
-/// Quantized caches of keys and values take the floats of the samples, and give floats.
+/// the errors. Quantized caches of keys and values take the floats of the samples, and give floats.
 ///
 /// The results do not depend on the number of threads. They depend on the order of the samples only
 /// in the last digits. Memory does not grow with the number of samples.

@@ -7,7 +7,6 @@ use quantize_rs_math::QType;
 use super::candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted, Wide};
 use super::{AccuracyControl, advice, missed};
 use crate::analysis::{SliceSamples, activations};
-use crate::error::{CalibrationErrorKind as Kind, QuantizeErrorKind};
 use crate::graph::Graph;
 use crate::options::Placement;
 use crate::report::{Candidate, RevertedLayer, worst_sqnr};
@@ -101,12 +100,8 @@ impl Search<'_, '_> {
     /// candidate has them.
     fn evaluate(&mut self, layers: &Reverted) -> Result<Option<EvaluatedCandidate>, QuantizeError> {
         let found = self.evaluator.evaluate(self.config, self.wide.as_ref(), layers);
-        let is_engines = |error: &QuantizeError| {
-            let QuantizeErrorKind::Calibration(error) = error.kind() else { return false };
-            matches!(error.kind(), Kind::Engine { .. }) || error.kind().is_unsupported()
-        };
         match found {
-            Err(error) if !layers.wide.is_empty() && is_engines(&error) => {
+            Err(error) if !layers.wide.is_empty() && error.is_of_engine() => {
                 self.wide = None;
                 Ok(None)
             }

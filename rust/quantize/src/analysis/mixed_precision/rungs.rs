@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::WidthSolver;
 use super::greedy::WidthOption;
 use crate::analysis::SliceSamples;
-use crate::error::{CalibrationErrorKind as Kind, QuantizeErrorKind};
 use crate::graph::Graph;
 use crate::options::config;
 use crate::report::worst_sqnr;
@@ -43,7 +42,7 @@ impl WidthSolver<'_> {
         let bits: BTreeSet<u8> = bits.iter().copied().collect();
         for bits in bits.iter().rev() {
             match self.add_rungs(*bits, &mut layers) {
-                Err(error) if is_engines(&error) => {
+                Err(error) if error.is_of_engine() => {
                     notes.push(format!("no layer gets {bits} bits: {error}"));
                     refused.get_or_insert(error);
                 }
@@ -131,10 +130,4 @@ impl Layer {
             (one, other) => one.or(other),
         };
     }
-}
-
-/// Whether the engine failed, be it because it does not load the model.
-fn is_engines(error: &QuantizeError) -> bool {
-    let QuantizeErrorKind::Calibration(error) = error.kind() else { return false };
-    matches!(error.kind(), Kind::Engine { .. })
 }
