@@ -299,6 +299,21 @@ def attention(mask_length: str | int, tokens: str | int) -> bytes:
     return bytes(made.SerializeToString())
 
 
+def test_the_size_of_a_cache_is_no_number_of_tokens() -> None:
+    model = onnx.load_from_string(attention("total_sequence_length", "sequence_length"))
+    size = [1, "max_sequence_length", 64, 64]
+    model.graph.input.append(helper.make_tensor_value_info("cache", TensorProto.FLOAT, size))
+    check = quantize_rs.quantize(model, None).output_check
+    assert check is not None
+    assert check.failure is None
+
+
+@pytest.mark.parametrize("length", [2**64 - 1, 2**64, "-1", ""])
+def test_a_sum_that_is_no_length_is_none(length: int | str) -> None:
+    model = attention(f"past_sequence_length + {length}", "sequence_length")
+    assert quantize_rs.quantize(model, None).output_check is not None
+
+
 @pytest.mark.parametrize("tokens", [1, "sequence_length"])
 @pytest.mark.parametrize(
     "mask_length",

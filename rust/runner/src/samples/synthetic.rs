@@ -200,13 +200,15 @@ fn is_sum(name: &str) -> bool {
 
 /// The length of a dimension that is named after a sum; `None` if a part is unknown.
 fn summed(name: &str, lengths: &HashMap<String, usize>) -> Option<usize> {
+    // Others are the tokens of an encoder, and the size of a cache.
     let is_tokens = |name: &&String| {
-        name.contains(TOKENS) && !name.contains(PAST) && !is_sum(name) && !name.contains("encoder")
+        let others = [PAST, "encoder", "max"];
+        name.contains(TOKENS) && !is_sum(name) && !others.iter().any(|other| name.contains(other))
     };
     let tokens = lengths.keys().filter(is_tokens).min().map(|name| lengths[name]);
     if name.contains(TOTAL) {
         let past = lengths.keys().filter(|name| name.contains(PAST) && !is_sum(name)).min()?;
-        return Some(lengths[past] + tokens.unwrap_or(1));
+        return lengths[past].checked_add(tokens.unwrap_or(1));
     }
     let part = |part: &str| match part.parse::<usize>() {
         // Exporters write `past_sequence_length + 1` even where several tokens may be given.
@@ -214,7 +216,7 @@ fn summed(name: &str, lengths: &HashMap<String, usize>) -> Option<usize> {
         Ok(number) => Some(number),
         Err(_) => lengths.get(part).copied(),
     };
-    name.split('+').map(|text| part(text.trim())).sum()
+    name.split('+').try_fold(0_usize, |sum, text| sum.checked_add(part(text.trim())?))
 }
 
 /// The names of the dimensions of an input.
