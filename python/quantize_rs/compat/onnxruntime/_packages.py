@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 from ...errors import MissingPackageError
@@ -11,19 +12,17 @@ __all__ = ["onnx_package", "onnxruntime_package"]
 
 def onnx_package(what: str) -> Any:
     """Import the package onnx, which `what` needs."""
-    try:
-        import onnx
-    except ImportError as error:
-        fix = 'which is not installed: pip install "quantization-rs[onnx]"'
-        raise MissingPackageError(f"{what} needs onnx, {fix}", name="onnx") from error
-    return onnx
+    return _package("onnx", what)
 
 
 def onnxruntime_package(what: str) -> Any:
     """Import the package onnxruntime, which `what` needs."""
+    return _package("onnxruntime", what)
+
+
+def _package(name: str, what: str) -> Any:
     try:
-        import onnxruntime
+        return importlib.import_module(name)
     except ImportError as error:
-        fix = 'which is not installed: pip install "quantization-rs[onnxruntime]"'
-        raise MissingPackageError(f"{what} needs onnxruntime, {fix}", name="onnxruntime") from error
-    return onnxruntime
+        fix = f'which is not installed: pip install "quantization-rs[{name}]"'
+        raise MissingPackageError(f"{what} needs {name}, {fix}", name=name) from error
