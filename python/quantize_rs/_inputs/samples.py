@@ -47,7 +47,7 @@ _EXPECTED = (
     'get_next(); "random" calibrates with noise'
 )
 
-_NUM_SAMPLES = 100  # of "random", where the caller does not say
+NUM_SAMPLES = 100  # of "random", and the default of each function that takes it
 
 ANALYSIS_NOISE = "analyzing with random values, which say little about real inputs"
 _NOISE = (
@@ -76,7 +76,7 @@ def sample_source(
     if not is_noise(data):
         why = 'on samples that are given: it is for "random"'
         unused = {"sample_shape": shape is not None, "seed": seed != 0}
-        check.reject_unused(f"{why}; see limit", num_samples=count != _NUM_SAMPLES)
+        check.reject_unused(f"{why}; see limit", num_samples=count != NUM_SAMPLES)
         check.reject_unused(why, **unused)
     match data:
         case None:
