@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import half_models
+import numpy as np
 import pytest
 from hypothesis import settings
 from image_data import sample_image
@@ -14,6 +16,14 @@ settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def same_random_numbers(request: pytest.FixtureRequest) -> None:
+    """Start the generator of a test's module anew: a test must not depend on the ones before it."""
+    for module in (request.module, half_models):
+        if isinstance(generator := getattr(module, "RNG", None), np.random.Generator):
+            generator.bit_generator.state = np.random.default_rng(5).bit_generator.state
 
 
 @pytest.fixture
