@@ -361,6 +361,7 @@ def test_presets_for_round_trips_of_a_few_numbers() -> None:
     x = np.arange(4, dtype=F)
     assert np.abs(QuantizationConfig.int8_asymmetric().fake_quantize(x) - x).max() < 0.05
     rows = np.array([[1.0, 2.0], [10.0, 20.0]], F)
-    assert np.shape(QuantizationConfig.int4_per_channel()._numbers(rows)[0]) == (2,)
+    per_channel = QuantizationConfig.int4_per_channel()
+    assert np.shape(per_channel._numbers(rows, per_channel._observer())[0]) == (2,)
     ones = np.ones((10, 10), F)
     assert np.mean((QuantizationConfig.int8_symmetric().fake_quantize(ones) - ones) ** 2) < 0.01

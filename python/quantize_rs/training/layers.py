@@ -154,15 +154,13 @@ class QuantizationConfig:
         if self.axis is not None and not -array.ndim <= self.axis < array.ndim:
             what = f"axis is {self.axis}, the array has {array.ndim} axes"
             raise OptionError(what, option="axis")
-        signed, bits = _core.dtype_of(self.dtype)
-        low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-        if self.reduce_range:
-            low, high = low // 2, high // 2
-        scale, zero_point = self._numbers(array)
+        watching = self._observer()
+        scale, zero_point = self._numbers(array, watching)
+        low, high = watching.quant_min, watching.quant_max
         return fake_quantize(array, scale, zero_point, low, high, self.axis, self.group_size)
 
-    def _numbers(self, array: Floats) -> QParams:
-        """Return scale and zero point of each group, by PyTorch's definition."""
+    def _observer(self) -> observers.Observer:
+        """Return an observer of the whole array, or of the groups along the first axis."""
         scheme: Any = {
             "dtype": self.dtype,
             "qscheme": "symmetric" if self.symmetric else "affine",
@@ -171,11 +169,15 @@ class QuantizationConfig:
             "eps": float(np.finfo(np.float32).tiny),
         }
         if self.axis is None:
-            watching = observers.observer("minmax", **scheme)
+            return observers.observer("minmax", **scheme)
+        return observers.observer("per_channel_minmax", ch_axis=0, **scheme)
+
+    def _numbers(self, array: Floats, watching: observers.Observer) -> QParams:
+        """Return scale and zero point of each group, by PyTorch's definition."""
+        if self.axis is None:
             watching.observe(array)
             return watching.calculate_qparams()
         axis = self.axis % max(array.ndim, 1)
-        watching = observers.observer("per_channel_minmax", ch_axis=0, **scheme)
         if self.group_size is None:
             watching.observe(np.moveaxis(array, axis, 0))
             return watching.calculate_qparams()
