@@ -170,9 +170,7 @@ def mixed_precision(
         with check.rename_errors():
             outcome = _core.mixed_precision(opened, options, goal, own, None)
             return result(MixedPrecision, outcome)
-    samples = sample_source(
-        data, "data", opened, num_samples=100, sample_shape=None, seed=0, noise=ANALYSIS_NOISE
-    )
+    samples = sample_source(data, "data", opened, noise=ANALYSIS_NOISE)
     with (
         Run(engine, limit, threads, progress).session("analyzing layers") as begun,
         check.rename_errors(),

@@ -96,9 +96,7 @@ def recommend(
     if path is not None and not is_pattern and not Path(path).exists():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
     opened = core_model(model)
-    source = sample_source(
-        data, "data", opened, num_samples=100, sample_shape=None, seed=0, noise=""
-    )
+    source = sample_source(data, "data", opened, noise="")
     with Run(engine, limit, threads, progress).session("measuring") as begun:
         found = _core.recommended(opened, target, path, source, begun)
     return result(Recommendation, found)

@@ -15,7 +15,7 @@ from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource
 from .._inputs.progress import Callback
 from .._inputs.run import Run
-from .._inputs.samples import ANALYSIS_NOISE, CalibrationData, sample_source
+from .._inputs.samples import ANALYSIS_NOISE, NUM_SAMPLES, CalibrationData, sample_source
 from .._options import check
 from .._options.resolve import with_aliases
 from .._results.build import result
@@ -131,7 +131,7 @@ def sensitivity(
     data, exclude = with_aliases(aliases, data=data, exclude=exclude)
     if data is None:
         run = {"engine": engine != "auto", "limit": limit is not None}
-        run |= {"threads": threads is not None, "num_samples": num_samples != 100}
+        run |= {"threads": threads is not None, "num_samples": num_samples != NUM_SAMPLES}
         noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
         shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
         shown |= {"labels": labels is not None, "scores": scores is not None}

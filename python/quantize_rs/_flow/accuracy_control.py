@@ -35,9 +35,6 @@ class AccuracyCheck:
             self.data,
             "validation_data",
             model._model,
-            num_samples=100,
-            sample_shape=None,
-            seed=0,
             noise=_RANDOM_WARNING,
         )
 

@@ -10,7 +10,7 @@ from .. import _core
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
 from .._inputs.run import Run
-from .._inputs.samples import CalibrationData, is_noise, sample_source
+from .._inputs.samples import NUM_SAMPLES, CalibrationData, is_noise, sample_source
 from .._options import check
 from .._options.option_dict import option_dict
 from .._options.resolve import Resolved, resolve
@@ -530,8 +530,8 @@ def _quantized(
             data,
             "calibration_data",
             model._model,
-            # In 0.10 it was given with samples, too.
-            num_samples=found["num_samples"] if is_noise(data) else 100,
+            # Accepted with samples, where it has no effect.
+            num_samples=found["num_samples"] if is_noise(data) else NUM_SAMPLES,
             sample_shape=found["sample_shape"],
             seed=found["seed"],
         )

@@ -98,9 +98,6 @@ def variants(
                 calibration_data,
                 "calibration_data",
                 model,
-                num_samples=100,
-                sample_shape=None,
-                seed=0,
             )
             with run_options.session("making variants") as run:
                 outcome = _core.variants_with_samples(model, folder, options, samples, run)

@@ -125,13 +125,11 @@ class ImageFolder:
         Traceback (most recent call last):
         FileNotFoundError: [Errno 2] No such file or directory: 'images'
         """
-        from .samples import NUM_SAMPLES, sample_source  # which imports this module
+        from .samples import sample_source  # which imports this module
 
         opened = core_model(model)
         most = check.optional_count("limit", limit, least=1)
-        source = sample_source(
-            self, "images", opened, num_samples=NUM_SAMPLES, sample_shape=None, seed=0
-        )
+        source = sample_source(self, "images", opened)
         return map(as_feed, source.feeds(opened, most))
 
 

@@ -61,9 +61,9 @@ def sample_source(
     option: str,
     model: _core.Model,
     *,
-    num_samples: int,
-    sample_shape: Iterable[int] | None,
-    seed: int,
+    num_samples: int = NUM_SAMPLES,
+    sample_shape: Iterable[int] | None = None,
+    seed: int = 0,
     noise: str = _NOISE,
 ) -> _core.Source:
     """Return the samples in `data` for a model; `option` is the name that errors use for it.

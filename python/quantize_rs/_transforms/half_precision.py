@@ -13,7 +13,7 @@ from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
 from .._inputs.progress import Callback
 from .._inputs.run import Run, warn
-from .._inputs.samples import CalibrationData, sample_source
+from .._inputs.samples import NUM_SAMPLES, CalibrationData, sample_source
 from .._options import check
 from .._options.option_dict import HalfDict
 from .._options.resolve import with_aliases
@@ -199,7 +199,7 @@ def _converted(
     if samples.data is None:
         other = abs(options["enough_sqnr"] - _ENOUGH) > 0  # not NaN, which is an error of its own
         unused = run.given() | {"enough_sqnr": other}
-        unused |= {"num_samples": samples.num_samples != 100, "seed": samples.seed != 0}
+        unused |= {"num_samples": samples.num_samples != NUM_SAMPLES, "seed": samples.seed != 0}
         unused |= {"sample_shape": samples.sample_shape is not None}
         check.reject_unused("without calibration_data", **unused)
         made = _core.convert_half(model, options)

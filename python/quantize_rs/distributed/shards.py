@@ -297,9 +297,7 @@ def _fingerprint(model: str | bytes) -> object:
 def _source(plan: Plan, samples: Any) -> _core.Source:
     if isinstance(samples, _core.Source):
         return samples
-    return sample_source(
-        samples, "samples", plan._plan.model, num_samples=100, sample_shape=None, seed=0
-    )
+    return sample_source(samples, "samples", plan._plan.model)
 
 
 def _run(

@@ -115,9 +115,6 @@ def insert_fake_quant(
             calibration_data,
             "calibration_data",
             plan._plan.model,
-            num_samples=100,
-            sample_shape=None,
-            seed=0,
         )
         ranges = plan._calibrate(source, Run(engine, limit, threads, None), method)
     return delivered(plan.apply(ranges), destination)

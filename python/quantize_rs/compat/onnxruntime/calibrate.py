@@ -190,9 +190,6 @@ class CalibraterBase:
             data_reader,
             "data_reader",
             self._plan.model,
-            num_samples=100,
-            sample_shape=None,
-            seed=0,
         )
         with Run("auto", None, None, None).session() as begun:
             core = self._plan.calibrate(source, self._method, begun, keep=False)
