@@ -126,19 +126,19 @@ impl Runs for Object {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         _: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let inputs: Vec<String> =
             InputSpec::of(model).into_iter().map(|input| input.name).collect();
-        let origins: Vec<Origin> = taps
+        let origins: Vec<Origin> = observed
             .iter()
-            .map(|tap| if inputs.contains(tap) { Origin::Input } else { Origin::Output })
+            .map(|name| if inputs.contains(name) { Origin::Input } else { Origin::Output })
             .collect();
         let runner = ObjectRunner {
             adapter: Arc::clone(&self.adapter),
             interrupt: Arc::clone(&self.interrupt),
-            taps: taps.to_vec(),
+            observed: observed.to_vec(),
             origins,
         };
         if self.prepares {
@@ -167,7 +167,7 @@ fn with_outputs(model: &Model, outputs: &[String]) -> Result<Vec<u8>, Calibratio
     bytes.map_err(|error| failed("the model cannot be handed to the engine").caused_by(error))
 }
 
-/// The origin of the values of a tap.
+/// Where an observed value comes from.
 #[derive(PartialEq)]
 enum Origin {
     /// An input of the sample.
@@ -179,8 +179,8 @@ enum Origin {
 struct ObjectRunner {
     adapter: Arc<Py<PyAny>>,
     interrupt: Arc<Interrupt>,
-    taps: Vec<String>,
-    /// One for each tap.
+    observed: Vec<String>,
+    /// One for each observed value.
     origins: Vec<Origin>,
 }
 
@@ -194,7 +194,7 @@ impl Session for ObjectRunner {
         let found = Python::attach(|py| self.call(py, sample));
         let found = self.interrupt.keep(found).ok_or_else(cancelled)?;
         let mut found = found.iter();
-        for (tap, (name, origin)) in self.taps.iter().zip(&self.origins).enumerate() {
+        for (index, (name, origin)) in self.observed.iter().zip(&self.origins).enumerate() {
             if cancel.load(Ordering::Relaxed) {
                 return Err(cancelled());
             }
@@ -206,7 +206,7 @@ impl Session for ObjectRunner {
                     None => return Err(failed("the engine gave too few values").at_value(name)),
                 },
             };
-            sink.observe(tap, &shape, &values);
+            sink.observe(index, &shape, &values);
         }
         Ok(())
     }
@@ -219,8 +219,11 @@ impl Session for ObjectRunner {
 impl ObjectRunner {
     /// The names of the values that the object returns.
     fn outputs(&self) -> Vec<String> {
-        let taps = self.taps.iter().zip(&self.origins);
-        taps.filter(|(_, origin)| **origin == Origin::Output).map(|(tap, _)| tap.clone()).collect()
+        let observed = self.observed.iter().zip(&self.origins);
+        observed
+            .filter(|(_, origin)| **origin == Origin::Output)
+            .map(|(name, _)| name.clone())
+            .collect()
     }
 
     /// Runs the sample; the values are in the order of [`ObjectRunner::outputs`].

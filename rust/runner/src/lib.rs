@@ -2,7 +2,7 @@
 //!
 //! The crate has two parts, both behind the traits of [`quantize_rs`]:
 //!
-//! - Engines run a model and pass every tapped value to a [`ValueSink`](quantize_rs::ValueSink).
+//! - Engines run a model and pass every observed value to a [`ValueSink`](quantize_rs::ValueSink).
 //!   [`Tract`] is pure Rust, needs no installation, and refuses models that it cannot run
 //!   correctly, with the names of the nodes. [`OnnxRuntime`] loads the library of an installed
 //!   `onnxruntime` package, runs every model that ONNX Runtime runs, and is faster. [`Auto`]
@@ -19,7 +19,7 @@
 //!
 //! struct AbsMax(f32);
 //! impl ValueSink for AbsMax {
-//!     fn observe(&mut self, _tap: usize, _shape: &[usize], values: &[f32]) {
+//!     fn observe(&mut self, _index: usize, _shape: &[usize], values: &[f32]) {
 //!         self.0 = values.iter().fold(self.0, |max, value| max.max(value.abs()));
 //!     }
 //! }

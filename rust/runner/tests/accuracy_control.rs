@@ -241,10 +241,10 @@ impl Engine for Timely {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        Tract.prepare(model, taps, sample)
+        Tract.prepare(model, observed, sample)
     }
 
     fn timed(

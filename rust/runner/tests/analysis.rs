@@ -57,10 +57,10 @@ impl Engine for &'static Counting {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        let runner = self.runtime.prepare(model, taps, sample)?;
+        let runner = self.runtime.prepare(model, observed, sample)?;
         let nodes = model.graph().node.len();
         Ok(Box::new(CountingRunner { runner, nodes, engine: self }))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use quantize_rs::{CalibrationErrorKind, Engine, Sample};
 use quantize_rs_onnx::{DataType, Edit, Model, Tensor, TensorProto};
 use quantize_rs_runner::{Auto, Tract};
-use shown::{all_taps, fixture, fixtures, node, onnxruntime, run, sample_for, slow_model};
+use shown::{all_values, fixture, fixtures, node, onnxruntime, run, sample_for, slow_model};
 
 fn auto() -> Option<Auto> {
     onnxruntime().cloned().map(Auto::with)
@@ -71,8 +71,8 @@ fn auto_uses_tract_only_if_both_engines_agree() {
         let auto = Auto::with(onnxruntime.clone());
         let model = fixture(&name);
         let sample = sample_for(&model, 2);
-        let Ok((taps, tract)) = all_taps(&Tract, &model, &sample) else { continue };
-        let runner = auto.prepare(&model, &taps, &sample).unwrap();
+        let Ok((observed, tract)) = all_values(&Tract, &model, &sample) else { continue };
+        let runner = auto.prepare(&model, &observed, &sample).unwrap();
         let note = runner.note().expect("why");
         if name == "huge_weights" {
             // Whether a sum of numbers this large is finite depends on the order.
@@ -80,7 +80,7 @@ fn auto_uses_tract_only_if_both_engines_agree() {
             let begins =
                 "run by onnxruntime, because for the first sample tract computes `conv1_y`";
             assert!(note.starts_with(begins), "{note}");
-            assert_eq!(run(&*runner, &sample).unwrap().0.len(), taps.len());
+            assert_eq!(run(&*runner, &sample).unwrap().0.len(), observed.len());
             continue;
         }
         if note.contains("has dynamic axes") {
@@ -88,7 +88,7 @@ fn auto_uses_tract_only_if_both_engines_agree() {
             continue;
         }
         assert_eq!(runner.engine(), Some("tract"), "{name}");
-        let unchecked = onnxruntime.prepare(&model, &taps, &sample).is_err();
+        let unchecked = onnxruntime.prepare(&model, &observed, &sample).is_err();
         assert_eq!(note.contains("unchecked"), unchecked, "{name}: {note}");
         assert_eq!(run(&*runner, &sample).unwrap(), run(&*tract, &sample).unwrap(), "{name}");
     }
@@ -176,22 +176,22 @@ fn cutting_model() -> (Model, Sample, Sample) {
 fn auto_chooses_once_whatever_the_order_of_the_samples() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let (model, one, two) = cutting_model();
-    let taps = ["last".to_owned()];
+    let observed = ["last".to_owned()];
     let auto = Auto::with(onnxruntime.clone());
     for _ in 0..2 {
-        assert_eq!(auto.prepare(&model, &taps, &one).unwrap().engine(), Some("tract"));
+        assert_eq!(auto.prepare(&model, &observed, &one).unwrap().engine(), Some("tract"));
     }
-    let error = auto.prepare(&model, &taps, &two).err().expect("a refusal");
+    let error = auto.prepare(&model, &observed, &two).err().expect("a refusal");
     assert!(error.to_string().contains("computes `last`"), "{error}");
     assert!(error.to_string().contains("engine=\"onnxruntime\""), "{error}");
     // Another model, such as a quantized one, uses the same engine and is not compared.
     let mut other = model.clone();
     other.apply(vec![node("Relu", &["last"], "more", &[])]).unwrap();
-    assert_eq!(auto.prepare(&other, &taps, &two).unwrap().engine(), Some("tract"));
+    assert_eq!(auto.prepare(&other, &observed, &two).unwrap().engine(), Some("tract"));
 
     let auto = Auto::with(onnxruntime.clone());
     for sample in [&two, &one] {
-        assert_eq!(auto.prepare(&model, &taps, sample).unwrap().engine(), Some("onnxruntime"));
+        assert_eq!(auto.prepare(&model, &observed, sample).unwrap().engine(), Some("onnxruntime"));
     }
 }
 

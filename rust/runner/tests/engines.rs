@@ -12,7 +12,7 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, ValueS
 use quantize_rs_onnx::{DataType, Edit, Tensor};
 use quantize_rs_runner::Tract;
 use shown::{
-    Seen, Shown, all_taps, engines, fixture, fixtures, node, onnxruntime, run, sample_for,
+    Seen, Shown, all_values, engines, fixture, fixtures, node, onnxruntime, run, sample_for,
     slow_model,
 };
 
@@ -65,10 +65,13 @@ fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
         let mut all: Vec<BTreeMap<String, Shown>> = Vec::new();
         for engine in engines() {
             let refused = REFUSED.iter().find(|row| (row.0, row.1) == (engine.name(), &name));
-            let shown = all_taps(engine, &model, &sample).and_then(|(taps, runner)| {
+            let shown = all_values(engine, &model, &sample).and_then(|(observed, runner)| {
                 let seen = run(&*runner, &sample)?.0;
-                assert_eq!(seen.len(), taps.len(), "{name}");
-                Ok(seen.into_iter().map(|(tap, shown)| (taps[tap].clone(), shown)).collect())
+                assert_eq!(seen.len(), observed.len(), "{name}");
+                Ok(seen
+                    .into_iter()
+                    .map(|(index, shown)| (observed[index].clone(), shown))
+                    .collect())
             });
             match (shown, refused) {
                 (Ok(shown), None) => all.push(shown),
@@ -82,16 +85,16 @@ fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
             }
         }
         if let [ours, theirs] = &all[..] {
-            assert!(ours.keys().all(|tap| theirs.contains_key(tap)), "{name}");
-            for (tap, (shape, values)) in ours {
-                let (other_shape, others) = &theirs[tap];
-                assert_eq!(shape, other_shape, "{name}: {tap}");
+            assert!(ours.keys().all(|value| theirs.contains_key(value)), "{name}");
+            for (value, (shape, values)) in ours {
+                let (other_shape, others) = &theirs[value];
+                assert_eq!(shape, other_shape, "{name}: {value}");
                 // Engines may flush subnormal numbers to 0.
                 let largest = values.iter().fold(0_f32, |max, x| max.max(x.abs()));
                 let allowed = tolerance(&name) * largest + f32::MIN_POSITIVE;
                 let differs = |(a, b): &(&f32, &f32)| a != b && (*a - *b).abs() > allowed;
                 let first = values.iter().zip(others).position(|pair| differs(&pair));
-                assert_eq!(first, None, "{name}: {tap}");
+                assert_eq!(first, None, "{name}: {value}");
             }
         }
     }
@@ -101,24 +104,24 @@ fn the_engines_show_the_same_values_and_refuse_the_rest_by_name() {
 fn one_runner_of_onnxruntime_takes_samples_of_any_shape() {
     let Some(onnxruntime) = onnxruntime() else { return };
     let model = fixture("dynamic_shape");
-    let (taps, runner) = all_taps(onnxruntime, &model, &sample_for(&model, 8)).unwrap();
+    let (observed, runner) = all_values(onnxruntime, &model, &sample_for(&model, 8)).unwrap();
     assert!(runner.any_shape());
     for any in [8, 11, 16] {
         let sample = sample_for(&model, any);
-        let own = onnxruntime.prepare(&model, &taps, &sample).unwrap();
+        let own = onnxruntime.prepare(&model, &observed, &sample).unwrap();
         assert_eq!(run(&*runner, &sample).unwrap(), run(&*own, &sample).unwrap());
-        assert!(!Tract.prepare(&model, &taps, &sample).unwrap().any_shape());
+        assert!(!Tract.prepare(&model, &observed, &sample).unwrap().any_shape());
     }
 }
 
 #[test]
-fn a_value_is_shown_for_every_tap_with_its_name() {
+fn every_observed_value_is_shown_at_its_index() {
     let model = fixture("output_is_input");
     let sample = sample_for(&model, 1);
     let x = sample.get("x").and_then(Tensor::to_f32).unwrap();
-    let taps = ["again", "x", "same", "x", "again"].map(str::to_owned);
+    let observed = ["again", "x", "same", "x", "again"].map(str::to_owned);
     for engine in engines() {
-        let seen = run(&*engine.prepare(&model, &taps, &sample).unwrap(), &sample).unwrap();
+        let seen = run(&*engine.prepare(&model, &observed, &sample).unwrap(), &sample).unwrap();
         assert_eq!(
             seen.0.into_values().map(|(_, values)| values).collect::<Vec<_>>(),
             vec![x.clone(); 5]
@@ -130,9 +133,9 @@ fn a_value_is_shown_for_every_tap_with_its_name() {
 fn constants_are_the_same_in_each_run() {
     let model = fixture("weight_transpose");
     let sample = sample_for(&model, 1);
-    let taps = ["transpose1_y", "w"].map(str::to_owned);
+    let observed = ["transpose1_y", "w"].map(str::to_owned);
     let mut all = engines().into_iter().map(|engine| {
-        let runner = engine.prepare(&model, &taps, &sample).unwrap();
+        let runner = engine.prepare(&model, &observed, &sample).unwrap();
         let seen = run(&*runner, &sample).unwrap();
         assert_eq!(run(&*runner, &sample).unwrap(), seen);
         seen
@@ -149,9 +152,9 @@ fn what_does_not_fit_is_refused_by_name() {
         inputs: vec![("x".to_owned(), Tensor::from_f32(vec![1, 12, 12, 3], &[0.0; 432]))],
     };
     for engine in engines() {
-        let refusal = |taps: &[&str], sample: &Sample| {
-            let taps: Vec<String> = taps.iter().map(|tap| (*tap).to_owned()).collect();
-            engine.prepare(&model, &taps, sample).err().expect("a refusal")
+        let refusal = |observed: &[&str], sample: &Sample| {
+            let observed: Vec<String> = observed.iter().map(|name| (*name).to_owned()).collect();
+            engine.prepare(&model, &observed, sample).err().expect("a refusal")
         };
         let error = refusal(&[], &wrong);
         let message = "input `x`: expected float32 [?, 3, 12, 12], got float32 [1, 12, 12, 3]";
@@ -199,7 +202,7 @@ fn threads_share_a_runner_and_each_sees_its_own_sample() {
     };
     let samples = [1.0, -2.0, 0.5, 3.0].map(times);
     for engine in engines() {
-        let (_, runner) = all_taps(engine, &model, &sample).unwrap();
+        let (_, runner) = all_values(engine, &model, &sample).unwrap();
         let alone = samples.each_ref().map(|sample| run(&*runner, sample).unwrap());
         std::thread::scope(|scope| {
             for (sample, alone) in samples.iter().zip(&alone) {
@@ -263,7 +266,7 @@ fn a_long_run_after_a_short_one_is_cancelled_too() {
 fn a_panic_of_the_sink_is_an_error() {
     struct Panics;
     impl ValueSink for Panics {
-        fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
+        fn observe(&mut self, _index: usize, _shape: &[usize], _values: &[f32]) {
             panic!("no more");
         }
     }

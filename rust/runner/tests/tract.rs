@@ -1,4 +1,5 @@
-//! Tests specific to tract: taps before fusion, one shape per runner, cancellation between nodes.
+//! Tests specific to tract: observed values before fusion, one shape per runner, cancellation
+//! between nodes.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,22 +8,22 @@ use quantize_rs::{CalibrationError, CalibrationErrorKind, Engine, Sample, Sessio
 use quantize_rs_onnx::{DataType, Model, Tensor};
 use quantize_rs_runner::Tract;
 
-/// Everything that was shown: tap and values, in order.
+/// Everything that was shown: index and values, in order.
 #[derive(Debug, Default, PartialEq)]
 struct Seen(Vec<(usize, Vec<f32>)>);
 
 impl ValueSink for Seen {
-    fn observe(&mut self, tap: usize, _shape: &[usize], values: &[f32]) {
-        self.0.push((tap, values.to_vec()));
+    fn observe(&mut self, index: usize, _shape: &[usize], values: &[f32]) {
+        self.0.push((index, values.to_vec()));
     }
 }
 
 impl Seen {
-    /// The values of a tap, which must have been shown once.
-    fn values(&self, tap: usize) -> &[f32] {
-        let mut shown = self.0.iter().filter(|(seen, _)| *seen == tap);
-        let values = &shown.next().expect("the tap was shown").1;
-        assert!(shown.next().is_none(), "tap {tap} was shown twice");
+    /// The values of an observed value, which must have been shown once.
+    fn values(&self, index: usize) -> &[f32] {
+        let mut shown = self.0.iter().filter(|(seen, _)| *seen == index);
+        let values = &shown.next().expect("the observed value was shown").1;
+        assert!(shown.next().is_none(), "value {index} was shown twice");
         values
     }
 }
@@ -50,15 +51,15 @@ fn image(batch: usize) -> Sample {
 
 fn prepare(
     model: &str,
-    taps: &[&str],
+    observed: &[&str],
     sample: &Sample,
 ) -> Result<Box<dyn Session>, CalibrationError> {
-    let taps: Vec<String> = taps.iter().map(|tap| (*tap).to_owned()).collect();
-    Tract.prepare(&fixture(model), &taps, sample)
+    let observed: Vec<String> = observed.iter().map(|name| (*name).to_owned()).collect();
+    Tract.prepare(&fixture(model), &observed, sample)
 }
 
-fn refusal(model: &str, taps: &[&str], sample: &Sample) -> CalibrationError {
-    prepare(model, taps, sample).err().expect("a refusal")
+fn refusal(model: &str, observed: &[&str], sample: &Sample) -> CalibrationError {
+    prepare(model, observed, sample).err().expect("a refusal")
 }
 
 fn seen(runner: &dyn Session, sample: &Sample) -> Seen {
@@ -67,16 +68,16 @@ fn seen(runner: &dyn Session, sample: &Sample) -> Seen {
     seen
 }
 
-fn show(model: &str, taps: &[&str], sample: &Sample) -> Seen {
-    seen(&*prepare(model, taps, sample).expect("prepared"), sample)
+fn show(model: &str, observed: &[&str], sample: &Sample) -> Seen {
+    seen(&*prepare(model, observed, sample).expect("prepared"), sample)
 }
 
 #[test]
-fn taps_are_the_tensors_of_the_graph_before_any_fusion() {
+fn observed_values_are_those_before_any_fusion() {
     let sample = image(1);
     let x = sample.get("x").and_then(Tensor::to_f32).expect("float32");
-    let taps = ["x", "conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
-    let seen = show("residual_add", &taps, &sample);
+    let observed = ["x", "conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
+    let seen = show("residual_add", &observed, &sample);
     assert_eq!(seen.values(0), x);
     let relu = |values: &[f32]| values.iter().map(|value| value.max(0.0)).collect::<Vec<f32>>();
     assert_eq!(seen.values(2), relu(seen.values(1)));
@@ -86,15 +87,15 @@ fn taps_are_the_tensors_of_the_graph_before_any_fusion() {
 }
 
 #[test]
-fn a_tap_changes_nothing_for_the_others() {
+fn an_observed_value_changes_nothing_for_the_others() {
     let sample = image(2);
-    let taps = ["conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
-    let all = show("residual_add", &taps, &sample);
-    for (tap, name) in taps.iter().enumerate() {
+    let observed = ["conv1_y", "relu1_y", "conv2_y", "add1_y", "relu2_y", "conv3_y"];
+    let all = show("residual_add", &observed, &sample);
+    for (index, name) in observed.iter().enumerate() {
         let alone = show("residual_add", &[name], &sample);
         // Fused sums are added in another order.
         let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-5;
-        assert!(alone.values(0).iter().zip(all.values(tap)).all(close), "{name}");
+        assert!(alone.values(0).iter().zip(all.values(index)).all(close), "{name}");
     }
 }
 
@@ -127,7 +128,7 @@ fn a_cancelled_run_stops_before_its_next_node() {
     /// Cancels as soon as it gets a value.
     struct Cancels<'a>(&'a AtomicBool, usize);
     impl ValueSink for Cancels<'_> {
-        fn observe(&mut self, _tap: usize, _shape: &[usize], _values: &[f32]) {
+        fn observe(&mut self, _index: usize, _shape: &[usize], _values: &[f32]) {
             self.0.store(true, Ordering::Relaxed);
             self.1 += 1;
         }

@@ -127,7 +127,7 @@ impl Engine for Even {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         _: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let graph = Graph::of(model).ok();
@@ -137,7 +137,7 @@ impl Engine for Even {
             let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one));
             elements.is_some_and(|elements| (2..1 << 16).contains(&elements))
         };
-        let shapes = taps.iter().map(|name| shape(name).filter(small).unwrap_or(vec![2]));
+        let shapes = observed.iter().map(|name| shape(name).filter(small).unwrap_or(vec![2]));
         Ok(Box::new(Even { shapes: shapes.collect() }))
     }
 }
@@ -149,12 +149,12 @@ impl Session for Even {
         sink: &mut dyn ValueSink,
         _: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        for (tap, shape) in self.shapes.iter().enumerate() {
+        for (index, shape) in self.shapes.iter().enumerate() {
             let elements: usize = shape.iter().product();
             let step = |index: usize| f32::from(u8::try_from(index * 7 % 13).unwrap());
             let mut values: Vec<f32> = (0..elements).map(|at| step(at) / 3.0 - 1.0).collect();
             values[elements - 1] = 3.0;
-            sink.observe(tap, shape, &values);
+            sink.observe(index, shape, &values);
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ use crate::{OnnxRuntime, Tract};
 #[derive(Clone, Copy)]
 pub(super) struct EngineRequest<'a> {
     pub(super) model: &'a Model,
-    pub(super) taps: &'a [String],
+    pub(super) observed: &'a [String],
     pub(super) sample: &'a Sample,
     pub(super) stop: &'a AtomicBool,
     /// Whether other sessions use the cores at the same time.
@@ -42,7 +42,7 @@ impl EngineRequest<'_> {
             return Err(CalibrationError::new(Kind::Cancelled));
         }
         let prepare = if self.beside { Engine::prepare_beside } else { Engine::prepare };
-        prepare(engine, self.model, self.taps, self.sample)
+        prepare(engine, self.model, self.observed, self.sample)
     }
 
     /// The runner of tract when ONNX Runtime is not available.
@@ -151,9 +151,9 @@ impl EngineRequest<'_> {
 
     /// Runs the sample with both engines.
     fn compare(self, onnxruntime: &OnnxRuntime) -> Result<Agreement, CalibrationError> {
-        let mut values = self.taps.to_vec();
-        values.extend(float_outputs(self.model).filter(|name| !self.taps.contains(name)));
-        let request = EngineRequest { taps: &values, ..self };
+        let mut values = self.observed.to_vec();
+        values.extend(float_outputs(self.model).filter(|name| !self.observed.contains(name)));
+        let request = EngineRequest { observed: &values, ..self };
         let (tract, ours) =
             match request.prepare(&Tract).and_then(|runner| request.summarize(runner)) {
                 Ok(shown) => shown,
@@ -194,17 +194,22 @@ impl EngineRequest<'_> {
         let made = order.iter().flat_map(|node| &nodes[*node].output);
         let ranks: HashMap<&String, usize> =
             made.enumerate().map(|(rank, name)| (name, rank + 1)).collect();
-        let mut taps: Vec<usize> = (0..self.taps.len()).collect();
-        taps.sort_by_key(|tap| ranks.get(&self.taps[*tap]).copied().unwrap_or(0));
-        Ok(taps.into_iter().find_map(|tap| {
-            let (ours, theirs) = ours.0.get(&tap)?.difference(theirs.0.get(&tap)?)?;
-            let name = &self.taps[tap];
+        let mut observed: Vec<usize> = (0..self.observed.len()).collect();
+        observed.sort_by_key(|index| ranks.get(&self.observed[*index]).copied().unwrap_or(0));
+        Ok(observed.into_iter().find_map(|index| {
+            let (ours, theirs) = ours.0.get(&index)?.difference(theirs.0.get(&index)?)?;
+            let name = &self.observed[index];
             Some(format!("tract computes `{name}` {ours}, and onnxruntime {theirs}"))
         }))
     }
 
     fn by(self, engine: &dyn Engine, runner: Box<dyn Session>, why: &str) -> ChosenRunner {
-        ChosenRunner { engine: engine.name(), why: why.to_owned(), taps: self.taps.len(), runner }
+        ChosenRunner {
+            engine: engine.name(),
+            why: why.to_owned(),
+            observed: self.observed.len(),
+            runner,
+        }
     }
 
     pub(super) fn shapes(self) -> Shapes {
@@ -247,8 +252,8 @@ fn float_outputs(model: &Model) -> impl Iterator<Item = String> {
 pub(super) struct ChosenRunner {
     pub(super) engine: &'static str,
     why: String,
-    /// The number of requested taps; the runner may have more.
-    taps: usize,
+    /// The number of requested values; the runner may have more.
+    observed: usize,
     runner: Box<dyn Session>,
 }
 
@@ -259,7 +264,7 @@ impl Session for ChosenRunner {
         sink: &mut dyn ValueSink,
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
-        self.runner.run(sample, &mut FirstTaps { sink, taps: self.taps }, cancelled)
+        self.runner.run(sample, &mut FirstValues { sink, observed: self.observed }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
@@ -275,16 +280,16 @@ impl Session for ChosenRunner {
     }
 }
 
-/// Passes on only the first taps.
-struct FirstTaps<'a> {
+/// Passes on only the first values.
+struct FirstValues<'a> {
     sink: &'a mut dyn ValueSink,
-    taps: usize,
+    observed: usize,
 }
 
-impl ValueSink for FirstTaps<'_> {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        if tap < self.taps {
-            self.sink.observe(tap, shape, values);
+impl ValueSink for FirstValues<'_> {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        if index < self.observed {
+            self.sink.observe(index, shape, values);
         }
     }
 }
@@ -299,11 +304,11 @@ mod tests {
         let path =
             concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/residual_add.onnx");
         let model = Model::open(path).unwrap();
-        let taps = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
+        let observed = ["conv3_y", "relu1_y", "x", "add1_y"].map(str::to_owned);
         let (sample, stop) = (Sample::default(), AtomicBool::new(false));
         let request = EngineRequest {
             model: &model,
-            taps: &taps,
+            observed: &observed,
             sample: &sample,
             stop: &stop,
             beside: false,

@@ -41,7 +41,7 @@ const MAX_TRACT_WORK: u64 = 1 << 27;
 /// | has more than 2²⁷ bytes × elements of a sample | ONNX Runtime | tract |
 /// | is smaller | tract if both agree on the first sample, otherwise ONNX Runtime | tract |
 ///
-/// They agree if every graph output and every tapped value has the same minimum, maximum and root
+/// They agree if every graph output and every observed value has the same minimum, maximum and root
 /// mean square in both, and the same elements at up to 64 positions, within a thousandth of its
 /// largest absolute value.
 ///
@@ -126,19 +126,25 @@ impl Engine for Auto {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: false })
+        self.prepare_with(EngineRequest {
+            model,
+            observed,
+            sample,
+            stop: &self.stop,
+            beside: false,
+        })
     }
 
     fn prepare_beside(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        self.prepare_with(EngineRequest { model, taps, sample, stop: &self.stop, beside: true })
+        self.prepare_with(EngineRequest { model, observed, sample, stop: &self.stop, beside: true })
     }
 
     /// As ONNX Runtime, if available, because models are deployed to it.

@@ -8,11 +8,11 @@ use quantize_rs::ValueSink;
 /// The tolerance between two engines, relative to the largest absolute value.
 const TOLERANCE: f32 = 1e-3;
 
-/// The summary of each tap.
+/// The summary of each observed value.
 #[derive(Default)]
 pub(super) struct ValueSummaries(pub(super) HashMap<usize, ValueSummary>);
 
-/// The summary of the values of a tap.
+/// The summary of one observed value.
 pub(super) struct ValueSummary {
     shape: Vec<usize>,
     /// Of the finite values.
@@ -26,7 +26,7 @@ pub(super) struct ValueSummary {
     elements: Vec<f32>,
 }
 
-/// The number of elements of a tap that are compared one by one.
+/// The number of elements of an observed value that are compared one by one.
 const COMPARED_ELEMENTS: usize = 64;
 
 /// The distance between compared elements: odd, so that they are not all in one channel.
@@ -35,8 +35,8 @@ fn stride(elements: usize) -> usize {
 }
 
 impl ValueSink for ValueSummaries {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
-        self.0.insert(tap, ValueSummary::of(shape, values));
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        self.0.insert(index, ValueSummary::of(shape, values));
     }
 }
 

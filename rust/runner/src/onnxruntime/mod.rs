@@ -1,6 +1,6 @@
 //! Runs models with ONNX Runtime. This directory is the only one that uses `ort`.
 //!
-//! Tapped values become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights
+//! Observed values become outputs of the model, which ONNX Runtime's optimizer keeps. Large weights
 //! stay in our memory and are shared with the session, so that a model may have any size.
 
 mod error_parsing;
@@ -73,19 +73,19 @@ impl Engine for OnnxRuntime {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        self.runner(model, taps, sample, SessionPool::of)
+        self.runner(model, observed, sample, SessionPool::of)
     }
 
     fn prepare_beside(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        self.runner(model, taps, sample, SessionPool::single_core)
+        self.runner(model, observed, sample, SessionPool::single_core)
     }
 
     fn timed(
@@ -114,35 +114,35 @@ impl OnnxRuntime {
     fn runner(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
         pool: fn(&Environment, &Model) -> Result<SessionPool, CalibrationError>,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let inputs = known_inputs(model)?;
         inputs::check(&inputs, sample)?;
-        let (sources, outputs) = tap_sources(model, taps)?;
-        let mut tapped = model.clone();
+        let (sources, outputs) = value_sources(model, observed)?;
+        let mut with_outputs = model.clone();
         let edits = outputs.into_iter().map(Edit::AddOutput).collect();
-        tapped.apply(edits).map_err(|error| unwritable().caused_by(error))?;
+        with_outputs.apply(edits).map_err(|error| unwritable().caused_by(error))?;
         let runner = catch_panic::caught(|| {
-            let pool = pool(&self.environment, &tapped)?;
-            pool.require_floats(taps, &sources)?;
+            let pool = pool(&self.environment, &with_outputs)?;
+            pool.require_floats(observed, &sources)?;
             Ok(OnnxRuntimeRunner { pool, inputs, sources })
         });
         Ok(Box::new(runner.unwrap_or_else(|panic| Err(panicked(&panic)))?))
     }
 }
 
-/// A model with its tapped values among its outputs.
+/// A model with its observed values among its outputs.
 struct OnnxRuntimeRunner {
     pool: SessionPool,
     inputs: Vec<InputSpec>,
-    /// Where the values of each tap come from.
-    sources: Vec<TapSource>,
+    /// Where each observed value comes from.
+    sources: Vec<ValueSource>,
 }
 
-/// Where the values of a tap come from.
-enum TapSource {
+/// Where an observed value comes from.
+enum ValueSource {
     /// The sample's input with this name.
     Input(String),
     /// A constant of the model.
@@ -186,17 +186,17 @@ impl OnnxRuntimeRunner {
             given.collect::<Result<_, CalibrationError>>()?;
         let elements = sample.inputs.iter().map(|(_, tensor)| tensor.elements()).sum();
         let outputs = self.pool.run(&given, elements, cancelled)?;
-        for (tap, source) in self.sources.iter().enumerate() {
+        for (index, source) in self.sources.iter().enumerate() {
             if cancelled.load(Ordering::Relaxed) {
                 break;
             }
             let value = match source {
-                TapSource::Input(name) => given.get(name.as_str()).map(|value| &**value),
-                TapSource::Constant(value) => Some(value),
-                TapSource::Output(position) => outputs.get(*position),
+                ValueSource::Input(name) => given.get(name.as_str()).map(|value| &**value),
+                ValueSource::Constant(value) => Some(value),
+                ValueSource::Output(position) => outputs.get(*position),
             };
             let value = value.ok_or_else(|| failed("onnxruntime returned too few outputs"))?;
-            values::show(value, tap, sink)?;
+            values::show(value, index, sink)?;
         }
         Ok(())
     }
@@ -216,11 +216,11 @@ fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
     }
 }
 
-/// Where each tap is found, and the values that must become outputs for it.
-fn tap_sources(
+/// Where each observed value is found, and the values that must become outputs for it.
+fn value_sources(
     model: &Model,
-    taps: &[String],
-) -> Result<(Vec<TapSource>, Vec<String>), CalibrationError> {
+    observed: &[String],
+) -> Result<(Vec<ValueSource>, Vec<String>), CalibrationError> {
     let graph = model.graph();
     let inputs = InputSpec::of(model);
     let made: HashSet<&String> = graph.node.iter().flat_map(|node| &node.output).collect();
@@ -229,38 +229,38 @@ fn tap_sources(
     let mut positions: HashMap<String, usize> =
         outputs.iter().cloned().enumerate().map(|(position, name)| (name, position)).collect();
     let mut sources = Vec::new();
-    for tap in taps {
-        let input = inputs.iter().find(|input| input.name == *tap);
-        let constant = graph.initializer.iter().find(|tensor| tensor.name == *tap);
+    for name in observed {
+        let input = inputs.iter().find(|input| input.name == *name);
+        let constant = graph.initializer.iter().find(|tensor| tensor.name == *name);
         let dtype = input.and_then(|input| input.dtype);
         if let Some(dtype) = dtype.or(constant.and_then(|tensor| tensor.dtype()))
             && !values::is_float(dtype)
         {
-            return Err(no_floats(tap, dtype.name()));
+            return Err(no_floats(name, dtype.name()));
         }
         sources.push(if input.is_some() {
-            TapSource::Input(tap.clone())
+            ValueSource::Input(name.clone())
         } else if let Some(constant) = constant {
             let tensor = model.tensor(constant).map_err(|error| {
-                failed("its elements cannot be read").at_value(tap).caused_by(error)
+                failed("its elements cannot be read").at_value(name).caused_by(error)
             })?;
-            TapSource::Constant(values::value(&tensor).map_err(|error| error.at_value(tap))?)
-        } else if !tap.is_empty() && made.contains(tap) {
-            TapSource::Output(*positions.entry(tap.clone()).or_insert_with(|| {
-                outputs.push(tap.clone());
+            ValueSource::Constant(values::value(&tensor).map_err(|error| error.at_value(name))?)
+        } else if !name.is_empty() && made.contains(name) {
+            ValueSource::Output(*positions.entry(name.clone()).or_insert_with(|| {
+                outputs.push(name.clone());
                 outputs.len() - 1
             }))
         } else {
-            let message = format!("the main graph has no value `{tap}` to observe");
-            return Err(failed(message).at_value(tap));
+            let message = format!("the main graph has no value `{name}` to observe");
+            return Err(failed(message).at_value(name));
         });
     }
     Ok((sources, outputs.split_off(real)))
 }
 
-/// The error of a tap whose values are not floats.
-fn no_floats(tap: &str, what: impl fmt::Display) -> CalibrationError {
-    failed(format!("value `{tap}` is {what}, but only floats can be observed")).at_value(tap)
+/// The error of an observed value that is not of floats.
+fn no_floats(name: &str, what: impl fmt::Display) -> CalibrationError {
+    failed(format!("value `{name}` is {what}, but only floats can be observed")).at_value(name)
 }
 
 /// An error of the engine, without a node.

@@ -17,7 +17,7 @@ use quantize_rs_onnx::Model;
 
 use super::shared::{Outputs, SharedSession};
 use super::values::InputValue;
-use super::{TapSource, error_parsing, no_floats, session, values, weights};
+use super::{ValueSource, error_parsing, no_floats, session, values, weights};
 
 /// The maximum total size of matrices that are packed more than once; above it, none is packed.
 const MAX_REPACKED_BYTES: usize = 64 << 20;
@@ -101,19 +101,19 @@ impl SessionPool {
         })
     }
 
-    /// Refuses taps whose values are not floats.
+    /// Refuses observed values that are not of floats.
     pub(super) fn require_floats(
         &self,
-        taps: &[String],
-        sources: &[TapSource],
+        observed: &[String],
+        sources: &[ValueSource],
     ) -> Result<(), CalibrationError> {
         let outputs = self.session.outputs();
-        for (tap, source) in taps.iter().zip(sources) {
-            if let TapSource::Output(position) = source
+        for (name, source) in observed.iter().zip(sources) {
+            if let ValueSource::Output(position) = source
                 && let Some(of) = outputs.get(*position).map(Outlet::dtype)
                 && !values::are_floats(of)
             {
-                return Err(no_floats(tap, of));
+                return Err(no_floats(name, of));
             }
         }
         Ok(())

@@ -47,7 +47,7 @@ impl SharedSession {
         Ok(SharedSession { session, names })
     }
 
-    /// The outputs of the model, including its taps.
+    /// The outputs of the model, including its observed values.
     pub(super) fn outputs(&self) -> &[Outlet] {
         self.session.outputs()
     }

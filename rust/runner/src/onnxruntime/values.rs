@@ -115,21 +115,21 @@ pub(super) fn are_floats(of: &ValueType) -> bool {
 /// Passes the elements to the sink: float32 in place, other floats converted.
 pub(super) fn show(
     value: &DynValue,
-    tap: usize,
+    index: usize,
     sink: &mut dyn ValueSink,
 ) -> Result<(), CalibrationError> {
     let ValueType::Tensor { ty, shape, .. } = value.dtype() else {
-        return Err(failed(format!("a tapped value is {}, not a tensor", value.dtype())));
+        return Err(failed(format!("an observed value is {}, not a tensor", value.dtype())));
     };
     let shape = shape.iter().map(|length| usize::try_from(*length).unwrap_or(0));
     let shape: Vec<usize> = shape.collect();
     match ty {
-        TensorElementType::Float32 => sink.observe(tap, &shape, elements(value)?),
-        TensorElementType::Float16 => show_as(value, f16::to_f32, tap, &shape, sink)?,
-        TensorElementType::Bfloat16 => show_as(value, bf16::to_f32, tap, &shape, sink)?,
+        TensorElementType::Float32 => sink.observe(index, &shape, elements(value)?),
+        TensorElementType::Float16 => show_as(value, f16::to_f32, index, &shape, sink)?,
+        TensorElementType::Bfloat16 => show_as(value, bf16::to_f32, index, &shape, sink)?,
         #[allow(clippy::cast_possible_truncation)] // ranges are float32
-        TensorElementType::Float64 => show_as(value, |x: f64| x as f32, tap, &shape, sink)?,
-        other => return Err(failed(format!("a tapped value is {other}"))),
+        TensorElementType::Float64 => show_as(value, |x: f64| x as f32, index, &shape, sink)?,
+        other => return Err(failed(format!("an observed value is {other}"))),
     }
     Ok(())
 }
@@ -137,12 +137,12 @@ pub(super) fn show(
 fn show_as<T: PrimitiveTensorElementType + Copy>(
     value: &DynValue,
     float: fn(T) -> f32,
-    tap: usize,
+    index: usize,
     shape: &[usize],
     sink: &mut dyn ValueSink,
 ) -> Result<(), CalibrationError> {
     let floats: Vec<f32> = elements(value)?.iter().map(|element| float(*element)).collect();
-    sink.observe(tap, shape, &floats);
+    sink.observe(index, shape, &floats);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Builds a tract plan of a model that shows its tapped values.
+//! Builds a tract plan of a model that shows its observed values.
 
 use std::collections::HashSet;
 
@@ -15,13 +15,13 @@ use super::names::NodeNames;
 use super::{TractRunner, datum_type, failed, preflight, widen, workarounds};
 use crate::inputs;
 
-/// A runner of the model for samples like `sample`, which shows `taps`.
+/// A runner of the model for samples like `sample`, which shows the values `observed`.
 ///
 /// `inputs` are those of the file in its order, which is also tract's.
 pub(super) fn runner(
     bytes: Vec<u8>,
     inputs: Vec<InputSpec>,
-    taps: &[String],
+    observed: &[String],
     sample: &Sample,
 ) -> Result<TractRunner, CalibrationError> {
     let framework = workarounds::framework();
@@ -34,31 +34,33 @@ pub(super) fn runner(
     preflight::check(&framework, &proto)?;
     let graph = proto.graph.get_or_insert_default();
     let inputs = concrete_inputs(inputs, sample)?;
-    check_taps(graph, taps)?;
+    check_observed(graph, observed)?;
     let names = NodeNames::rename(graph);
     workarounds::scales(graph);
     widen::graph(graph);
     forget_dims_in_bodies(graph);
 
-    let tapped = tapped_model(&framework, proto, &inputs, taps);
-    let (plan, places) = tapped
-        .and_then(|(model, outputs)| split_off_taps(model, outputs))
+    let with_outputs = observed_model(&framework, proto, &inputs, observed);
+    let (plan, places) = with_outputs
+        .and_then(|(model, outputs)| split_off_observed(model, outputs))
         .map_err(|error| names.locate(&error))?;
     let mut runner = TractRunner {
-        taps: vec![Vec::new(); plan.model().nodes().len()],
+        observed: vec![Vec::new(); plan.model().nodes().len()],
         plan,
         inputs,
         constants: Vec::new(),
         names,
     };
-    for (tap, place) in places.into_iter().enumerate() {
+    for (index, place) in places.into_iter().enumerate() {
         match place {
-            TapSource::Node(outlet) => runner.taps[outlet.node].push((outlet.slot, tap)),
-            TapSource::Constant(shape, values) => runner.constants.push((tap, shape, values)),
-            TapSource::NoFloats(kind) => {
-                let tap = &taps[tap];
+            ValueSource::Node(outlet) => runner.observed[outlet.node].push((outlet.slot, index)),
+            ValueSource::Constant(shape, values) => runner.constants.push((index, shape, values)),
+            ValueSource::NoFloats(kind) => {
+                let name = &observed[index];
                 let what = "only float32 and float16 can be observed";
-                return Err(failed(format!("value `{tap}` is {kind:?}, and {what}")).at_value(tap));
+                return Err(
+                    failed(format!("value `{name}` is {kind:?}, and {what}")).at_value(name)
+                );
             }
         }
     }
@@ -86,16 +88,16 @@ fn concrete_inputs(
     Ok(inputs)
 }
 
-/// Checks that every tap is a value of the main graph.
-fn check_taps(graph: &GraphProto, taps: &[String]) -> Result<(), CalibrationError> {
+/// Checks that every observed value is a value of the main graph.
+fn check_observed(graph: &GraphProto, observed: &[String]) -> Result<(), CalibrationError> {
     let inputs = graph.input.iter().map(|input| &input.name);
     let initializers = graph.initializer.iter().map(|tensor| &tensor.name);
     let outputs = graph.node.iter().flat_map(|node| &node.output);
     let values: HashSet<&String> = inputs.chain(initializers).chain(outputs).collect();
-    match taps.iter().find(|tap| tap.is_empty() || !values.contains(tap)) {
-        Some(tap) => {
-            let message = format!("the main graph has no value `{tap}` to observe");
-            Err(failed(message).at_value(tap))
+    match observed.iter().find(|name| name.is_empty() || !values.contains(name)) {
+        Some(name) => {
+            let message = format!("the main graph has no value `{name}` to observe");
+            Err(failed(message).at_value(name))
         }
         None => Ok(()),
     }
@@ -119,13 +121,13 @@ fn forget_dims_in_bodies(graph: &mut GraphProto) {
     }
 }
 
-/// The optimized model whose outputs are its own, followed by the taps; and the number of its own
-/// outputs.
-fn tapped_model(
+/// The optimized model whose outputs are its own, followed by the observed values; and the number
+/// of its own outputs.
+fn observed_model(
     framework: &Onnx,
     proto: ModelProto,
     inputs: &[InputSpec],
-    taps: &[String],
+    observed: &[String],
 ) -> TractResult<(TypedModel, usize)> {
     let parsed = framework.parse(&proto, None)?;
     drop(proto); // the model has its own copy of the weights by now
@@ -139,39 +141,40 @@ fn tapped_model(
     }
     let mut outputs = model.outputs.clone();
     let real = outputs.len();
-    for tap in taps {
-        outputs.push(*parsed.outlets_by_name.get(tap).context("the tap was checked")?);
+    for name in observed {
+        outputs.push(*parsed.outlets_by_name.get(name).context("the name was checked")?);
     }
     model.select_output_outlets(&outputs)?;
     Ok((model.into_optimized()?, real))
 }
 
-/// Where the values of a tap come from in the optimized model.
-enum TapSource {
+/// Where an observed value comes from in the optimized model.
+enum ValueSource {
     Node(OutletId),
     Constant(Vec<usize>, Vec<f32>),
     /// None: the values have this type.
     NoFloats(DatumType),
 }
 
-/// The plan, without the taps as outputs, and the source of each tap.
-fn split_off_taps(
+/// The plan, without the observed values as outputs, and the source of each observed value.
+fn split_off_observed(
     mut model: TypedModel,
     real: usize,
-) -> TractResult<(Arc<TypedSimplePlan>, Vec<TapSource>)> {
+) -> TractResult<(Arc<TypedSimplePlan>, Vec<ValueSource>)> {
     let mut outputs = model.outputs.clone();
-    let taps = outputs.split_off(real);
-    let places: Vec<TapSource> =
-        taps.iter().map(|tap| place(&model, *tap)).collect::<TractResult<_>>()?;
-    // A tap that no remaining output depends on would not be computed: it stays an output.
+    let outlets = outputs.split_off(real);
+    let places: Vec<ValueSource> =
+        outlets.iter().map(|outlet| place(&model, *outlet)).collect::<TractResult<_>>()?;
+    // An observed value that no remaining output depends on would not be computed: it stays an
+    // output.
     let mut computed = vec![false; model.nodes().len()];
     for output in &outputs {
         mark_ancestors(&model, output.node, &mut computed);
     }
-    for tap in taps.iter().rev().filter(|tap| !model.node(tap.node).op_is::<Const>()) {
-        if !computed[tap.node] {
-            outputs.push(*tap);
-            mark_ancestors(&model, tap.node, &mut computed);
+    for outlet in outlets.iter().rev().filter(|outlet| !model.node(outlet.node).op_is::<Const>()) {
+        if !computed[outlet.node] {
+            outputs.push(*outlet);
+            mark_ancestors(&model, outlet.node, &mut computed);
         }
     }
     model.select_output_outlets(&outputs)?;
@@ -179,17 +182,17 @@ fn split_off_taps(
     Ok((TypedSimplePlan::new_with_options(model, &options)?, places))
 }
 
-fn place(model: &TypedModel, tap: OutletId) -> TractResult<TapSource> {
-    let kind = model.outlet_fact(tap)?.datum_type;
+fn place(model: &TypedModel, outlet: OutletId) -> TractResult<ValueSource> {
+    let kind = model.outlet_fact(outlet)?.datum_type;
     if kind != DatumType::F32 {
-        return Ok(TapSource::NoFloats(kind));
+        return Ok(ValueSource::NoFloats(kind));
     }
-    let Some(constant) = model.node(tap.node).op_as::<Const>() else {
-        return Ok(TapSource::Node(tap));
+    let Some(constant) = model.node(outlet.node).op_as::<Const>() else {
+        return Ok(ValueSource::Node(outlet));
     };
     let constant = constant.val();
     let values = constant.try_as_plain_ram()?.as_slice::<f32>()?.to_vec();
-    Ok(TapSource::Constant(constant.shape().to_vec(), values))
+    Ok(ValueSource::Constant(constant.shape().to_vec(), values))
 }
 
 /// Marks `node` and all nodes that it depends on.

@@ -1,9 +1,9 @@
 //! Runs models with tract. This directory is the only one that uses tract.
 //!
 //! tract fuses operators while it optimizes, so a tensor of the ONNX graph survives only as an
-//! output. The taps therefore become outputs *before* optimization, and are removed from the
-//! outputs *after* it, so that the plan frees them like any other value. A hook around every node
-//! passes them to the sink.
+//! output. The observed values therefore become outputs *before* optimization, and are removed from
+//! the outputs *after* it, so that the plan frees them like any other value. A hook around every
+//! node passes them to the sink.
 
 mod build;
 mod logarithms;
@@ -36,7 +36,7 @@ use names::NodeNames;
 /// and is not printed. Weights in blocks, in fewer than 8 bits or in 8-bit floats, which tract
 /// cannot read, are dequantized before.
 ///
-/// Inputs must be dense tensors; values inside the subgraphs of `If` and `Scan` cannot be tapped.
+/// Inputs must be dense tensors; values inside the subgraphs of `If` and `Scan` cannot be observed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Tract;
 
@@ -48,7 +48,7 @@ impl Engine for Tract {
     fn prepare(
         &self,
         model: &Model,
-        taps: &[String],
+        observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         keep_to_plain_arithmetic();
@@ -60,7 +60,7 @@ impl Engine for Tract {
         let bytes = bytes.map_err(|error| unwritten(error.into()))?;
         drop(plain);
         let inputs = InputSpec::of(model);
-        let runner = catch_panic::caught(move || build::runner(bytes, inputs, taps, sample))
+        let runner = catch_panic::caught(move || build::runner(bytes, inputs, observed, sample))
             .unwrap_or_else(|panic| Err(failed(format!("tract panicked: {panic}"))))?;
         Ok(Box::new(runner))
     }
@@ -99,14 +99,14 @@ impl ValueSink for NullSink {
     fn observe(&mut self, _: usize, _: &[usize], _: &[f32]) {}
 }
 
-/// An optimized model, with the taps of its nodes.
+/// An optimized model, with the observed values of its nodes.
 struct TractRunner {
     plan: Arc<TypedSimplePlan>,
     /// The inputs, with the shapes of the sample that the model was prepared for.
     inputs: Vec<InputSpec>,
-    /// For every node of the plan: output slot and tap.
-    taps: Vec<Vec<(usize, usize)>>,
-    /// Taps that are constants, which no node outputs.
+    /// For every node of the plan: output slot and index of the observed value.
+    observed: Vec<Vec<(usize, usize)>>,
+    /// Observed values that are constants, which no node outputs.
     constants: Vec<(usize, Vec<usize>, Vec<f32>)>,
     names: NodeNames,
 }
@@ -149,8 +149,8 @@ impl TractRunner {
             Ok(tract_tensor(value)?.into_tvalue())
         });
         let values = values.collect::<TractResult<TVec<TValue>>>()?;
-        for (tap, shape, values) in &self.constants {
-            sink.observe(*tap, shape, values);
+        for (index, shape, values) in &self.constants {
+            sink.observe(*index, shape, values);
         }
         // A new state for every run, so that no sample or failure affects the next.
         let mut state = self.plan.spawn()?;
@@ -158,8 +158,8 @@ impl TractRunner {
             ensure!(!cancelled.load(Ordering::Relaxed), "cancelled");
             at.set(Some(node.id));
             let outputs = tract_onnx::tract_core::plan::eval(context, op_state, node, inputs)?;
-            for (slot, tap) in &self.taps[node.id] {
-                show(&outputs[*slot], *tap, sink)?;
+            for (slot, index) in &self.observed[node.id] {
+                show(&outputs[*slot], *index, sink)?;
             }
             TractResult::Ok(outputs)
         })?;
@@ -170,10 +170,10 @@ impl TractRunner {
 /// Passes the elements to the sink without a copy.
 fn show(
     value: &tract_onnx::prelude::Tensor,
-    tap: usize,
+    index: usize,
     sink: &mut dyn ValueSink,
 ) -> TractResult<()> {
-    sink.observe(tap, value.shape(), value.try_as_plain_ram()?.as_slice::<f32>()?);
+    sink.observe(index, value.shape(), value.try_as_plain_ram()?.as_slice::<f32>()?);
     Ok(())
 }
 

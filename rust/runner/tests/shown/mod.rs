@@ -21,18 +21,18 @@ pub(crate) fn engines() -> Vec<&'static dyn Engine> {
     [&Tract as &dyn Engine].into_iter().chain(onnxruntime).collect()
 }
 
-/// Shape and values of a tap.
+/// Shape and values of an observed value.
 pub(crate) type Shown = (Vec<usize>, Vec<f32>);
 
-/// The values, by tap.
+/// The values, by index.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct Seen(pub(crate) BTreeMap<usize, Shown>);
 
 impl ValueSink for Seen {
-    fn observe(&mut self, tap: usize, shape: &[usize], values: &[f32]) {
+    fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
         assert_eq!(shape.iter().product::<usize>(), values.len());
-        let before = self.0.insert(tap, (shape.to_vec(), values.to_vec()));
-        assert!(before.is_none(), "tap {tap} was shown twice");
+        let before = self.0.insert(index, (shape.to_vec(), values.to_vec()));
+        assert!(before.is_none(), "value {index} was shown twice");
     }
 }
 
@@ -78,22 +78,22 @@ pub(crate) fn sample_for(model: &Model, any: usize) -> Sample {
 }
 
 /// All float values of a model: its inputs and the outputs of its nodes.
-pub(crate) fn all_taps(
+pub(crate) fn all_values(
     engine: &dyn Engine,
     model: &Model,
     sample: &Sample,
 ) -> Result<(Vec<String>, Box<dyn Session>), CalibrationError> {
     let made = model.graph().node.iter().flat_map(|node| &node.output).cloned();
     let inputs = sample.inputs.iter().map(|(name, _)| name.clone());
-    let mut taps: Vec<String> = inputs.chain(made).filter(|name| !name.is_empty()).collect();
+    let mut observed: Vec<String> = inputs.chain(made).filter(|name| !name.is_empty()).collect();
     loop {
-        match engine.prepare(model, &taps, sample) {
-            Ok(runner) => return Ok((taps, runner)),
+        match engine.prepare(model, &observed, sample) {
+            Ok(runner) => return Ok((observed, runner)),
             Err(error) if error.to_string().contains("can be observed") => {
-                let no_float = error.value().expect("the tap is named").to_owned();
-                let before = taps.len();
-                taps.retain(|tap| *tap != no_float);
-                assert!(taps.len() < before, "{error}");
+                let no_float = error.value().expect("the value is named").to_owned();
+                let before = observed.len();
+                observed.retain(|name| *name != no_float);
+                assert!(observed.len() < before, "{error}");
             }
             Err(error) => return Err(error),
         }
