@@ -96,33 +96,28 @@ impl<'a, 'm> Network<'a, 'm> {
             let (linked, weight) = (&self.groups.products[*at], &self.weights[*at]);
             let writes = linked.to == Some(group);
             let reads = linked.from == Some(group);
-            let inputs = linked.from.map(|from| (&factors[from], self.run_length(linked)));
-            let outputs = linked.to.map(|to| &factors[to]);
-            weight.each_pair(|input, output, largest, energy| {
-                let (channel, by) = match inputs {
-                    Some((factors, run)) => (input / run, factors[input / run]),
-                    None => (input, 1.0),
-                };
-                let divided = outputs.map_or(1.0, |factors| factors[output]);
-                match measure {
-                    Measure::Largest => {
-                        if writes {
-                            written[output] = written[output].max(largest * by);
-                        }
-                        if reads {
-                            read[channel] = read[channel].max(largest / divided);
-                        }
+            let run = self.run_length(linked);
+            // Mostly each column reads a channel of its own, and divisions take long.
+            let channel = |input: usize| if run == 1 { input } else { input / run };
+            let (inputs, outputs) =
+                (linked.from.map(|from| &factors[from]), linked.to.map(|to| &factors[to]));
+            let by = |input: usize| inputs.map_or(1.0, |factors| factors[channel(input)]);
+            let divided = |output: usize| outputs.map_or(1.0, |factors| factors[output]);
+            if writes {
+                weight.each_pair(|input, output, largest, energy| match measure {
+                    Measure::Largest => written[output] = written[output].max(largest * by(input)),
+                    Measure::Energy => written[output] += energy * by(input).powi(2),
+                });
+            }
+            if reads {
+                weight.each_pair(|input, output, largest, energy| {
+                    let (read, divided) = (&mut read[channel(input)], divided(output));
+                    match measure {
+                        Measure::Largest => *read = read.max(largest / divided),
+                        Measure::Energy => *read += energy / (divided * divided),
                     }
-                    Measure::Energy => {
-                        if writes {
-                            written[output] += energy * by * by;
-                        }
-                        if reads {
-                            read[channel] += energy / (divided * divided);
-                        }
-                    }
-                }
-            });
+                });
+            }
         }
         let root = if measure == Measure::Largest { 0.5 } else { 0.25 };
         let mut new: Vec<f64> = written

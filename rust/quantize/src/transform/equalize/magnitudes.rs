@@ -31,19 +31,22 @@ enum Source {
 
 impl Magnitudes {
     /// `None` if the elements are not floating-point numbers.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_precision_loss)] // magnitudes
+    #[allow(clippy::cast_precision_loss)] // a number of elements
     pub(super) fn of(product: &Product<'_>) -> Option<Magnitudes> {
         let weight = &product.weight;
         let each = weight.shape[2..].iter().product::<usize>().max(1);
         let place = product.places();
-        let source = if each == 1 && weight.dtype == DataType::Float {
-            Source::Elements(weight.data.clone())
-        } else {
-            let pair = |values: &[f64]| {
-                let largest = values.iter().fold(0.0_f64, |most, value| most.max(value.abs()));
-                [largest as f32, values.iter().map(|value| value * value).sum::<f64>() as f32]
-            };
-            Source::Pairs(floats(weight)?.chunks(each).map(pair).collect())
+        let source = match weight.dtype {
+            DataType::Float if each == 1 => Source::Elements(weight.data.clone()),
+            DataType::Float => {
+                let elements = weight.data.as_chunks::<4>().0.chunks(each);
+                let values = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
+                Source::Pairs(elements.map(|all| pair(all.iter().map(values))).collect())
+            }
+            _ => {
+                let values = floats(weight)?;
+                Source::Pairs(values.chunks(each).map(|all| pair(all.iter().copied())).collect())
+            }
         };
         Some(Magnitudes { source, row: weight.shape[1].max(1), place, each: each as f64 })
     }
@@ -115,25 +118,52 @@ impl Magnitudes {
 
     /// Calls a function with the input channel, the output channel, the largest magnitude and the
     /// energy of each pair.
-    pub(super) fn each_pair(&self, mut visit: impl FnMut(usize, usize, f64, f64)) {
-        let mut one = |at: usize, largest: f32, energy: f64| {
-            let (input, output) = (self.place)(at);
-            visit(input, output, f64::from(largest), energy);
-        };
+    pub(super) fn each_pair(&self, visit: impl FnMut(usize, usize, f64, f64)) {
         match &self.source {
-            Source::Elements(data) => {
-                for (at, bytes) in data.as_chunks::<4>().0.iter().enumerate() {
-                    let value = f32::from_le_bytes(*bytes).abs();
-                    one(at, value, f64::from(value).powi(2));
-                }
-            }
+            Source::Elements(data) => self.visit(
+                data.as_chunks::<4>().0,
+                |bytes| {
+                    let value = f64::from(f32::from_le_bytes(*bytes).abs());
+                    (value, value * value)
+                },
+                visit,
+            ),
             Source::Pairs(pairs) => {
-                for (at, [largest, energy]) in pairs.iter().enumerate() {
-                    one(at, *largest, f64::from(*energy));
-                }
+                let pair = |[largest, energy]: &[f32; 2]| (f64::from(*largest), f64::from(*energy));
+                self.visit(pairs, pair, visit);
             }
         }
     }
+
+    fn visit<T>(
+        &self,
+        all: &[T],
+        pair: impl Fn(&T) -> (f64, f64),
+        mut visit: impl FnMut(usize, usize, f64, f64),
+    ) {
+        for (at, row) in all.chunks(self.row).enumerate() {
+            let first = at * self.row;
+            let ((input, output), last) =
+                ((self.place)(first), (self.place)(first + row.len() - 1));
+            // A row has the pairs of one channel on one side, and of adjacent ones on the other.
+            let (to_input, to_output) = (usize::from(last.0 > input), usize::from(last.1 > output));
+            for (at, one) in row.iter().enumerate() {
+                let (largest, energy) = pair(one);
+                visit(input + at * to_input, output + at * to_output, largest, energy);
+            }
+        }
+    }
+}
+
+/// The largest magnitude and the energy of some elements.
+#[allow(clippy::cast_possible_truncation)] // magnitudes
+fn pair(values: impl Iterator<Item = f64>) -> [f32; 2] {
+    let (mut largest, mut energy) = (0.0_f64, 0.0);
+    for value in values {
+        largest = largest.max(value.abs());
+        energy += value * value;
+    }
+    [largest as f32, energy as f32]
 }
 
 /// What an output channel reads.
