@@ -45,7 +45,7 @@ __all__ = [
     "Source",
     "Trace",
     "__version__",
-    "check_guard",
+    "check_accuracy_criteria",
     "check_outputs",
     "compare",
     "convert_half",
@@ -55,7 +55,6 @@ __all__ = [
     "fake_quantize",
     "fake_quantize_gradients",
     "fake_quantize_stochastic",
-    "guarded",
     "layer_errors",
     "learn_scale",
     "merged_sensitivity",
@@ -66,6 +65,7 @@ __all__ = [
     "pack",
     "page",
     "quantize_linear",
+    "quantize_with_accuracy_control",
     "recommended",
     "run_cli",
     "scale_zero_point",
@@ -333,11 +333,11 @@ def variants_with_samples(
     source: Source,
     run: Run,
 ) -> Outcome: ...
-def check_guard(options: AccuracyControlDict) -> None: ...
+def check_accuracy_criteria(options: AccuracyControlDict) -> None: ...
 def check_outputs(
     model: Model, quantized: Quantized, ranges: Ranges | None, run: Run
 ) -> Quantized: ...
-def guarded(
+def quantize_with_accuracy_control(
     model: Model,
     config: OptionDict,
     ranges: Ranges | None,

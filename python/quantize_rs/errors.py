@@ -187,7 +187,7 @@ class AccuracyCriteriaError(QuantizeError):
 
     Attributes
     ----------
-    bar : str or None
+    criterion : str or None
         The option that sets the criterion: ``"min_sqnr"``, ``"max_accuracy_drop"`` or
         ``"require_faster"``.
     measured, expected : float or None
@@ -198,12 +198,12 @@ class AccuracyCriteriaError(QuantizeError):
     def __init__(
         self,
         *args: object,
-        bar: str | None = None,
+        criterion: str | None = None,
         measured: float | None = None,
         expected: float | None = None,
     ) -> None:
         super().__init__(*args)
-        self.bar = bar
+        self.criterion = criterion
         self.measured = measured
         self.expected = expected
 

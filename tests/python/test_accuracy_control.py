@@ -62,7 +62,7 @@ def test_a_planted_bad_layer_falls_back_by_itself(digits: Path, images: Images, 
     report = quantize_rs.quantize(bad, None, verify=images, min_sqnr=least, **options)
     verified = report.accuracy_control
     assert verified is not None
-    assert verified.bar.min_sqnr == least
+    assert verified.criteria.min_sqnr == least
     assert [layer.name for layer in verified.float_layers] == [name]
     assert [attempt.holds for attempt in verified.attempts] == [False, True]
     # `compare` measures the same SQNR, and the options alone give the same model.
@@ -249,7 +249,7 @@ def test_what_is_missed_is_named_and_nothing_is_written(
     with pytest.raises(AccuracyCriteriaError, match="fall_back reverts layers to float") as refused:
         quantize_rs.quantize(digits, output, bits=4, verify=images, min_sqnr=30, fall_back=False)
     error = refused.value
-    assert (error.bar, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
+    assert (error.criterion, error.measured, error.expected) == ("min_sqnr", plain.sqnr_db, 30)
     with pytest.raises(
         AccuracyCriteriaError, match="even with one of 5 layers quantized"
     ) as refused:

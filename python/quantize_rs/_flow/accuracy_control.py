@@ -57,7 +57,9 @@ class AccuracyCheck:
             replace(run, engine=engine, limit=limit).session("verifying") as begun,
             check.rename_errors(**names_in_errors(options)),
         ):
-            done = _core.guarded(model._model, options, found, source, self.options, begun)
+            done = _core.quantize_with_accuracy_control(
+                model._model, options, found, source, self.options, begun
+            )
         logged = [] if found is None else found.warnings
         # Those of the calibration come first, and were logged then.
         warn(done.warnings[len(logged) :])
@@ -104,7 +106,7 @@ def accuracy_check(found: Resolved) -> AccuracyCheck | None:
         metric=metric,
     )
     with check.rename_errors():
-        _core.check_guard(options)
+        _core.check_accuracy_criteria(options)
     return AccuracyCheck(options, data)
 
 

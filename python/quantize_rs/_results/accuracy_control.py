@@ -131,7 +131,7 @@ class Evaluation:
 
     Attributes
     ----------
-    bar : AccuracyCriteria
+    criteria : AccuracyCriteria
         The criteria.
     samples : int
         The number of samples it was evaluated on.
@@ -150,7 +150,7 @@ class Evaluation:
         The latency of both models, if `require_faster` was given.
     """
 
-    bar: AccuracyCriteria
+    criteria: AccuracyCriteria
     samples: int
     held_out: bool
     engine: str

@@ -39,7 +39,7 @@ pub(crate) struct CriteriaArguments {
 }
 
 impl CriteriaArguments {
-    pub(crate) fn bar(&self) -> AccuracyCriteria {
+    pub(crate) fn chosen(&self) -> AccuracyCriteria {
         AccuracyCriteria {
             min_sqnr: self.min_sqnr,
             max_accuracy_drop: self.max_accuracy_drop.map(|Fraction(drop)| drop),
@@ -100,10 +100,10 @@ impl AccuracyControlArguments {
         calibrated: Option<&SampleArguments>,
         console: &mut Console<'_>,
     ) -> Result<Option<Evaluation>, Failure> {
-        let bar = self.criteria.bar();
+        let criteria = self.criteria.chosen();
         let data = calibrated.and_then(|samples| samples.data.as_deref());
         images.check(&[self.verify(), data])?;
-        if self.verify.is_none() && !bar.is_set() && self.classes.labels.is_none() {
+        if self.verify.is_none() && !criteria.is_set() && self.classes.labels.is_none() {
             if self.classes.scores.is_some() {
                 let message = "--scores has no effect where nothing is evaluated: give \
                                --validation-data PATH";
@@ -132,7 +132,7 @@ impl AccuracyControlArguments {
             console.warn("evaluated on random numbers, which says little about real inputs");
         }
         let options = AccuracyControl {
-            bar,
+            criteria,
             fall_back: !self.no_fall_back,
             labels: self.classes.labels()?,
             scores: self.classes.scores.clone(),

@@ -76,7 +76,7 @@ pub(crate) fn run(args: &CompareArguments, console: &mut Console<'_>) -> Result<
     }
     args.html.write(|| found.html())?;
     console.result(|| found.to_json(), || found.to_string())?;
-    match found.misses(&args.criteria.bar()) {
+    match found.misses(&args.criteria.chosen()) {
         misses if misses.is_empty() => Ok(()),
         misses => {
             Err(Failure::Refused(format!("below the accuracy criterion: {}", misses.join("; "))))

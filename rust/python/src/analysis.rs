@@ -90,7 +90,7 @@ pub(crate) fn recommended(
 /// Accuracy criteria; each key of the dict is an option of the Python functions.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-pub(crate) struct Guarded {
+pub(crate) struct AccuracyOptions {
     min_sqnr: Option<f64>,
     max_accuracy_drop: Option<f64>,
     require_faster: bool,
@@ -101,35 +101,45 @@ pub(crate) struct Guarded {
     metric: Option<Py<PyAny>>,
 }
 
-impl Guarded {
+impl AccuracyOptions {
     fn options(self, py: Python<'_>) -> PyResult<(AccuracyControl, PythonMetric)> {
-        let Guarded { min_sqnr, max_accuracy_drop, require_faster, .. } = self;
-        let Guarded { fall_back, labels, scores, held_out, metric, .. } = self;
-        let bar = AccuracyCriteria { min_sqnr, max_accuracy_drop, require_faster };
+        let AccuracyOptions { min_sqnr, max_accuracy_drop, require_faster, .. } = self;
+        let AccuracyOptions { fall_back, labels, scores, held_out, metric, .. } = self;
+        let criteria = AccuracyCriteria { min_sqnr, max_accuracy_drop, require_faster };
         let (latency, metric) = (LatencyOptions::default(), PythonMetric::new(py, metric)?);
         let handle = metric.handle.clone();
-        let options =
-            AccuracyControl { bar, fall_back, labels, scores, metric: handle, latency, held_out };
+        let options = AccuracyControl {
+            criteria,
+            fall_back,
+            labels,
+            scores,
+            metric: handle,
+            latency,
+            held_out,
+        };
         Ok((options, metric))
     }
 }
 
 /// Rejects criteria that no result can be checked against, before any work.
 #[pyfunction]
-pub(crate) fn check_guard(py: Python<'_>, options: OptionDict<Guarded>) -> PyResult<()> {
+pub(crate) fn check_accuracy_criteria(
+    py: Python<'_>,
+    options: OptionDict<AccuracyOptions>,
+) -> PyResult<()> {
     let (options, _) = options.0.options(py)?;
     gil::detached(py, None, || options.check())
 }
 
 /// Makes a quantized model that meets the criteria.
 #[pyfunction]
-pub(crate) fn guarded(
+pub(crate) fn quantize_with_accuracy_control(
     py: Python<'_>,
     model: &Model,
     config: ConfigOptions,
     ranges: Option<&Ranges>,
     source: &Source,
-    options: OptionDict<Guarded>,
+    options: OptionDict<AccuracyOptions>,
     run: &Run,
 ) -> PyResult<Quantized> {
     let (options, metric) = options.0.options(py)?;

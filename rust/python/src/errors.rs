@@ -38,9 +38,9 @@ pub(crate) fn raised(py: Python<'_>, error: &QuantizeError, path: Option<&Path>)
             let text = format!("{option} {what}");
             Exception::new(py, "OptionError", &text).with("option", option).raise()
         }
-        QuantizeErrorKind::BelowCriteria { bar, measured, expected, .. } => {
+        QuantizeErrorKind::BelowCriteria { criterion, measured, expected, .. } => {
             Exception::new(py, "AccuracyCriteriaError", &text)
-                .with("bar", bar)
+                .with("criterion", criterion)
                 .with("measured", measured)
                 .with("expected", expected)
                 .raise()

@@ -42,9 +42,9 @@ mod _core {
 
     #[pymodule_export]
     use super::analysis::{
-        check_guard, check_outputs, compare, guarded, layer_errors, merged_sensitivity,
-        mixed_precision, outliers, recommended, sensitivity, unreadable, validate,
-        weight_sensitivity,
+        check_accuracy_criteria, check_outputs, compare, layer_errors, merged_sensitivity,
+        mixed_precision, outliers, quantize_with_accuracy_control, recommended, sensitivity,
+        unreadable, validate, weight_sensitivity,
     };
     #[pymodule_export]
     use super::calibrate::Run;

@@ -309,7 +309,7 @@ pub enum QuantizeErrorKind {
     #[error("{what}")]
     BelowCriteria {
         /// The option that set the criterion, for example `min_sqnr`.
-        bar: String,
+        criterion: String,
         /// The measured value, in the unit of the option (milliseconds for `require_faster`).
         measured: Option<f64>,
         /// The required value. For `require_faster`, the measured value must be below it.

@@ -62,8 +62,8 @@ fn with_activations() -> Config {
 }
 
 fn least(min_sqnr: f64) -> AccuracyControl {
-    let bar = AccuracyCriteria { min_sqnr: Some(min_sqnr), ..AccuracyCriteria::default() };
-    AccuracyControl { bar, ..AccuracyControl::default() }
+    let criteria = AccuracyCriteria { min_sqnr: Some(min_sqnr), ..AccuracyCriteria::default() };
+    AccuracyControl { criteria, ..AccuracyControl::default() }
 }
 
 fn held(
@@ -94,8 +94,8 @@ fn plain(model: &Model) -> f64 {
 /// The criteria in the error: option, measured value and expected value.
 fn missed(error: &QuantizeError) -> (&str, Option<f64>, Option<f64>) {
     match error.kind() {
-        QuantizeErrorKind::BelowCriteria { bar, measured, expected, .. } => {
-            (bar, *measured, *expected)
+        QuantizeErrorKind::BelowCriteria { criterion, measured, expected, .. } => {
+            (criterion, *measured, *expected)
         }
         kind => panic!("{kind}"),
     }
@@ -107,19 +107,21 @@ fn only_a_bad_layer_is_reverted_to_float() {
     assert!(names.len() > 2);
     for name in &names {
         let bad = spoilt(name);
-        let bar = plain(&bad) + 2.0;
-        let made = held(&bad, &per_tensor(), None, &least(bar), 2).unwrap();
+        let required = plain(&bad) + 2.0;
+        let made = held(&bad, &per_tensor(), None, &least(required), 2).unwrap();
         let report = made.report();
         let verified = report.verified.as_ref().unwrap();
         let float: Vec<&String> = verified.float_layers.iter().map(|layer| &layer.name).collect();
         assert_eq!(float, [name], "{report}");
         let [first, last] = &verified.attempts[..] else { panic!("{report}") };
-        assert!(!first.holds && first.float_layers.is_empty() && first.sqnr_db().unwrap() < bar);
+        assert!(
+            !first.holds && first.float_layers.is_empty() && first.sqnr_db().unwrap() < required
+        );
         assert!(last.holds && last.float_layers == [name.clone()]);
         // The result has the reported value, and equals that of the same options without criteria.
         let measured = sqnr(&bad, made.model(), &Tract);
         assert_eq!(last.sqnr_db(), Some(measured));
-        assert!(measured >= bar);
+        assert!(measured >= required);
         let asked = report.config.clone();
         assert!(asked.exclude.contains(name));
         let prepared = PreprocessedModel::of(&bad, asked).unwrap();
@@ -178,8 +180,8 @@ fn missed_criteria_are_reported_with_the_measured_value() {
 
     // Not even with only the last layer quantized.
     let error = held(&bad, &per_tensor(), None, &least(190.0), 2).err().unwrap();
-    let (bar, measured, expected) = missed(&error);
-    assert!(bar == "min_sqnr" && measured.unwrap() < 190.0 && expected == Some(190.0));
+    let (criterion, measured, expected) = missed(&error);
+    assert!(criterion == "min_sqnr" && measured.unwrap() < 190.0 && expected == Some(190.0));
     let said = format!("even with one of {} layers quantized", weights().len());
     assert!(error.to_string().contains(&said), "{error}");
 }
@@ -199,12 +201,12 @@ fn accuracy_criteria_need_labels_and_have_bounds() {
     )
     .unwrap();
     assert_eq!(float.accuracy.unwrap().drop, 0.0);
-    let bar = AccuracyCriteria { max_accuracy_drop: Some(0.1), ..AccuracyCriteria::default() };
-    let options = AccuracyControl { bar, ..AccuracyControl::default() };
+    let criteria = AccuracyCriteria { max_accuracy_drop: Some(0.1), ..AccuracyCriteria::default() };
+    let options = AccuracyControl { criteria, ..AccuracyControl::default() };
     let error = held(&bad, &per_tensor(), None, &options, 2).err().unwrap();
     let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
     assert_eq!(option, "max_accuracy_drop");
-    for (bar, wrong) in [
+    for (criteria, wrong) in [
         (AccuracyCriteria { min_sqnr: Some(f64::NAN), ..AccuracyCriteria::default() }, "min_sqnr"),
         (
             AccuracyCriteria { max_accuracy_drop: Some(1.5), ..AccuracyCriteria::default() },
@@ -212,7 +214,7 @@ fn accuracy_criteria_need_labels_and_have_bounds() {
         ),
     ] {
         let options =
-            AccuracyControl { bar, labels: Some(vec![0; 12]), ..AccuracyControl::default() };
+            AccuracyControl { criteria, labels: Some(vec![0; 12]), ..AccuracyControl::default() };
         let error = held(&bad, &per_tensor(), None, &options, 2).err().unwrap();
         let QuantizeErrorKind::Option { option, .. } = error.kind() else { panic!("{error}") };
         assert_eq!(option, wrong);
@@ -261,12 +263,12 @@ impl Engine for Timely {
 #[test]
 fn slower_models_are_refused_and_faster_ones_report_it() {
     let latency = LatencyOptions { runs: 5, ..LatencyOptions::default() };
-    let bar = AccuracyCriteria {
+    let criteria = AccuracyCriteria {
         require_faster: true,
         min_sqnr: Some(10.0),
         ..AccuracyCriteria::default()
     };
-    let options = AccuracyControl { bar, latency, ..AccuracyControl::default() };
+    let options = AccuracyControl { criteria, latency, ..AccuracyControl::default() };
     let (original, config) = (model(), per_tensor());
     let held = |small| {
         let control = Control { threads: 1, progress: &mut |_| true };
@@ -286,8 +288,8 @@ fn slower_models_are_refused_and_faster_ones_report_it() {
     assert!(speed.speedup > 1.0, "{}", made.report());
     assert!(made.report().to_string().contains("times as fast"));
     let error = held(16).err().unwrap();
-    let (bar, measured, expected) = missed(&error);
-    assert!(bar == "require_faster" && measured > expected, "{error}");
+    let (criterion, measured, expected) = missed(&error);
+    assert!(criterion == "require_faster" && measured > expected, "{error}");
     assert!(error.to_string().contains("calibrate, so that activations are quantized"), "{error}");
 }
 

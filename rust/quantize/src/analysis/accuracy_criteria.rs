@@ -6,16 +6,16 @@ use crate::report::{Accuracy, AccuracyCriteria};
 impl Comparison {
     /// A sentence for each criterion that the quantized model misses; a criterion that was not
     /// measured is missed.
-    pub fn misses(&self, bar: &AccuracyCriteria) -> Vec<String> {
+    pub fn misses(&self, criteria: &AccuracyCriteria) -> Vec<String> {
         let mut misses = Vec::new();
-        if let Some(least) = bar.min_sqnr {
+        if let Some(least) = criteria.min_sqnr {
             match self.sqnr_db() {
                 Some(found) if found >= least => {}
                 Some(found) => misses.push(format!("SQNR is {found:.2} dB, expected {least}")),
                 None => misses.push(format!("no output has an SQNR, expected {least} dB")),
             }
         }
-        if let Some(most) = bar.max_accuracy_drop {
+        if let Some(most) = criteria.max_accuracy_drop {
             match &self.accuracy {
                 Some(accuracy) if accuracy.drop <= most => {}
                 Some(Accuracy { metric: Some(metric), drop, .. }) if drop.is_nan() => {
@@ -32,7 +32,7 @@ impl Comparison {
                 None => misses.push("accuracy is not known without labels".to_owned()),
             }
         }
-        if bar.require_faster {
+        if criteria.require_faster {
             match &self.speed {
                 Some(speed) if speed.speedup > 1.0 => {}
                 Some(speed) => misses.push(format!(

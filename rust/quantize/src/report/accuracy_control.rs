@@ -11,7 +11,7 @@ use super::{Accuracy, AccuracyCriteria, IntegerOutputRow, OutputRow, Speed};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// The accuracy criteria.
-    pub bar: AccuracyCriteria,
+    pub criteria: AccuracyCriteria,
     /// The number of samples.
     pub samples: usize,
     /// Whether they differ from the calibration samples.
@@ -77,14 +77,14 @@ impl Candidate {
     /// value.
     pub(crate) fn first_missed(
         &self,
-        bar: &AccuracyCriteria,
+        criteria: &AccuracyCriteria,
     ) -> (&'static str, Option<f64>, Option<f64>) {
         let (sqnr, drop) = (self.sqnr_db(), self.accuracy.as_ref().map(|found| found.drop));
-        match bar.min_sqnr {
+        match criteria.min_sqnr {
             Some(least) if sqnr.is_none_or(|found| found.is_nan() || found < least) => {
-                ("min_sqnr", sqnr, bar.min_sqnr)
+                ("min_sqnr", sqnr, criteria.min_sqnr)
             }
-            _ => ("max_accuracy_drop", drop, bar.max_accuracy_drop),
+            _ => ("max_accuracy_drop", drop, criteria.max_accuracy_drop),
         }
     }
 
@@ -113,10 +113,10 @@ impl Candidate {
 impl Evaluation {
     /// The options that set accuracy criteria: `min_sqnr`.
     pub(crate) fn criteria_names(&self) -> String {
-        let AccuracyCriteria { min_sqnr, max_accuracy_drop, .. } = self.bar;
+        let AccuracyCriteria { min_sqnr, max_accuracy_drop, .. } = self.criteria;
         let names = [("min_sqnr", min_sqnr), ("max_accuracy_drop", max_accuracy_drop)];
         let set: Vec<&str> =
-            names.iter().filter(|(_, bar)| bar.is_some()).map(|(n, _)| *n).collect();
+            names.iter().filter(|(_, wanted)| wanted.is_some()).map(|(n, _)| *n).collect();
         set.join(" and ")
     }
 
@@ -135,14 +135,14 @@ impl Evaluation {
 
     /// The accuracy criteria: `SQNR of 30 dB or more`.
     pub fn wanted(&self) -> Option<String> {
-        let sqnr = self.bar.min_sqnr.map(|least| format!("SQNR of {least} dB or more"));
+        let sqnr = self.criteria.min_sqnr.map(|least| format!("SQNR of {least} dB or more"));
         let metric = self.attempts.iter().find_map(|attempt| attempt.accuracy.as_ref());
         let metric = metric.and_then(|accuracy| accuracy.metric.as_ref());
-        let drop = self.bar.max_accuracy_drop.map(|most| match metric {
+        let drop = self.criteria.max_accuracy_drop.map(|most| match metric {
             Some(metric) => format!("{metric} worse by at most {most}"),
             None => format!("accuracy drop of at most {:.2} points", most * 1e2),
         });
-        let faster = self.bar.require_faster.then(|| "faster than the float model".to_owned());
+        let faster = self.criteria.require_faster.then(|| "faster than the float model".to_owned());
         let parts: Vec<String> = sqnr.into_iter().chain(drop).chain(faster).collect();
         (!parts.is_empty()).then(|| parts.join(", "))
     }

@@ -107,7 +107,7 @@ impl<'a> CandidateEvaluator<'a> {
         }
         let quantized = plan.apply_cached(&prepared.model, self.ranges, None)?;
         drop(prepared);
-        let AccuracyControl { labels, scores, metric, bar, .. } = self.options;
+        let AccuracyControl { labels, scores, metric, criteria, .. } = self.options;
         let options = CompareOptions {
             labels: labels.clone(),
             scores: scores.clone(),
@@ -119,7 +119,7 @@ impl<'a> CandidateEvaluator<'a> {
         let found = self
             .stages
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
-        let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*bar });
+        let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*criteria });
         let attempt = Candidate {
             float_layers: names(&reverted.float),
             wide_layers: names(&reverted.wide),

@@ -26,7 +26,7 @@ use candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
 #[derive(Clone, Debug, PartialEq)]
 pub struct AccuracyControl {
     /// The accuracy criteria; by default none, and the result is only measured.
-    pub bar: AccuracyCriteria,
+    pub criteria: AccuracyCriteria,
     /// Whether layers are reverted to float, the most sensitive first, until the criteria are met;
     /// otherwise a missed criterion is an error.
     pub fall_back: bool,
@@ -45,7 +45,7 @@ pub struct AccuracyControl {
 impl Default for AccuracyControl {
     fn default() -> AccuracyControl {
         AccuracyControl {
-            bar: AccuracyCriteria::default(),
+            criteria: AccuracyCriteria::default(),
             fall_back: true,
             labels: None,
             scores: None,
@@ -62,9 +62,9 @@ impl AccuracyControl {
     /// # Errors
     /// An invalid criterion, or one for accuracy without labels.
     pub fn check(&self) -> Result<(), QuantizeError> {
-        self.bar.check_for(self.metric.is_some())?;
+        self.criteria.check_for(self.metric.is_some())?;
         let measured = self.labels.is_some() || self.metric.is_some();
-        if self.bar.max_accuracy_drop.is_some() && !measured {
+        if self.criteria.max_accuracy_drop.is_some() && !measured {
             let what = "needs labels, the class of each row of the validation data, or a metric";
             return Err(QuantizeError::option("max_accuracy_drop", what));
         }
@@ -97,7 +97,7 @@ pub fn quantize_with_accuracy_control(
 ) -> Result<Quantized, QuantizeError> {
     while_unchanged(&[model], || {
         options.check()?;
-        if options.bar.min_sqnr.is_some() && outputs(model, model)?.0.is_empty() {
+        if options.criteria.min_sqnr.is_some() && outputs(model, model)?.0.is_empty() {
             let what = "needs a float output, and the model has none: give a metric and \
                         max_accuracy_drop";
             return Err(QuantizeError::option("min_sqnr", what));
@@ -123,13 +123,13 @@ pub fn quantize_with_accuracy_control(
             }
             _ => fall_back::to_wider(&mut evaluator, config, first, options)?,
         };
-        let is_timed = options.bar.require_faster;
+        let is_timed = options.criteria.require_faster;
         let timed = if is_timed { Some(evaluator.timed(&chosen)?) } else { None };
         let EvaluatedCandidate { mut quantized, attempt, engine, notes, .. } = chosen;
         quantized.refuse_larger()?;
         earlier.push(attempt);
         let verified = Evaluation {
-            bar: options.bar,
+            criteria: options.criteria,
             samples: samples.len(),
             held_out: options.held_out,
             engine,
@@ -181,7 +181,7 @@ fn advice(config: &Config) -> &'static str {
 /// The error of a model that misses an accuracy criterion.
 fn missed(tried: &EvaluatedCandidate, options: &AccuracyControl, why: &str) -> QuantizeError {
     let attempt = &tried.attempt;
-    let (bar, measured, expected) = attempt.first_missed(&options.bar);
+    let (criterion, measured, expected) = attempt.first_missed(&options.criteria);
     let cache = match tried.quantized.report().config.kv_cache {
         Some(KvCacheType::Int4) => "; kv_cache is int4, whose error counts too: try int8",
         Some(KvCacheType::Int8) => "; kv_cache is int8, whose error counts too: omit it",
@@ -193,7 +193,7 @@ fn missed(tried: &EvaluatedCandidate, options: &AccuracyControl, why: &str) -> Q
         on(tried)
     );
     QuantizeError::new(QuantizeErrorKind::BelowCriteria {
-        bar: bar.to_owned(),
+        criterion: criterion.to_owned(),
         measured,
         expected,
         what,
@@ -215,8 +215,13 @@ impl CandidateEvaluator<'_> {
             speed(engine, [model, quantized.model()], first, &options, &mut go_on)
         })?;
         let below = |measured, expected, what: String| {
-            let bar = "require_faster".to_owned();
-            QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
+            let criterion = "require_faster".to_owned();
+            QuantizeError::new(QuantizeErrorKind::BelowCriteria {
+                criterion,
+                measured,
+                expected,
+                what,
+            })
         };
         let Some(found) = found else {
             let what = "below the accuracy criterion: the result has to be faster, and the latency \

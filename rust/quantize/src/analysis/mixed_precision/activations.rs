@@ -250,21 +250,21 @@ impl Best {
     }
 
     fn missed(&self, goal: &Goal, all: usize) -> QuantizeError {
-        let (bar, expected, measured) = match goal {
+        let (criterion, expected, measured) = match goal {
             Goal::Drop(most) => ("max_accuracy_drop", Some(*most), self.drop),
             Goal::Sqnr(least) => ("min_sqnr", Some(*least), self.sqnr_db),
             Goal::Bytes(_) => ("target_size", None, None),
         };
         let show = |value: Option<f64>| value.map_or("unknown".to_owned(), |it| format!("{it:.4}"));
         let what = format!(
-            "below the accuracy criterion: {bar} is {}, and the best that 16 bits for activations \
-             reach, with {} of {all}, is {}; what is left may be the error of weights: give them \
-             more bits, or scales for channels",
+            "below the accuracy criterion: {criterion} is {}, and the best that 16 bits for \
+             activations reach, with {} of {all}, is {}; what is left may be the error of weights: \
+             give them more bits, or scales for channels",
             show(expected),
             self.count,
             show(measured)
         );
-        let bar = bar.to_owned();
-        QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
+        let criterion = criterion.to_owned();
+        QuantizeError::new(QuantizeErrorKind::BelowCriteria { criterion, measured, expected, what })
     }
 }

@@ -289,9 +289,9 @@ fn unreachable(least: f64, best: Option<(LayerBits, f64)>) -> QuantizeError {
         "below the accuracy criterion: min_sqnr is {least} dB, and no layer can be quantized with \
          these bit widths{found}; more bits, or scales for channels or blocks, are more accurate"
     );
-    let (bar, expected) = ("min_sqnr".to_owned(), Some(least));
+    let (criterion, expected) = ("min_sqnr".to_owned(), Some(least));
     let measured = best.map(|(_, found)| found);
-    QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
+    QuantizeError::new(QuantizeErrorKind::BelowCriteria { criterion, measured, expected, what })
 }
 
 /// The error if a single layer with the most bits loses too much.
@@ -304,8 +304,8 @@ fn too_much_lost(most: f64, found: &Measured) -> QuantizeError {
          {metric} is {lost:.5} worse; more bits, or scales for channels or blocks, are more \
          accurate"
     );
-    let (bar, expected) = ("max_accuracy_drop".to_owned(), Some(most));
-    QuantizeError::new(QuantizeErrorKind::BelowCriteria { bar, measured, expected, what })
+    let (criterion, expected) = ("max_accuracy_drop".to_owned(), Some(most));
+    QuantizeError::new(QuantizeErrorKind::BelowCriteria { criterion, measured, expected, what })
 }
 
 /// The layer and the width of the first step.
