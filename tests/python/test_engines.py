@@ -97,6 +97,42 @@ def test_exponentials_of_large_values_stay_finite(op_type: str, opset: int) -> N
         assert near(plan.calibrate(data, engine="tract"), expected)
 
 
+@pytest.mark.parametrize("read", ["int8", "uint8"])
+@pytest.mark.parametrize("written", ["int8", "uint8"])
+@pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Relu", "Tanh", "Softplus"])
+def test_the_engines_agree_on_what_lies_between_integers(
+    op_type: str, read: str, written: str
+) -> None:
+    middle = {"int8": 0, "uint8": 128}
+    constants = {
+        "scale_x": np.float32(0.05),
+        "zero_x": np.array(middle[read], read),
+        "scale_y": np.float32(1 / 32),
+        "zero_y": np.array(middle[written], written),
+    }
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "scale_x", "zero_x"], ["integers_x"]),
+        onnx.helper.make_node("DequantizeLinear", ["integers_x", "scale_x", "zero_x"], ["floats"]),
+        onnx.helper.make_node(op_type, ["floats"], ["made"]),
+        onnx.helper.make_node("QuantizeLinear", ["made", "scale_y", "zero_y"], ["integers_y"]),
+        onnx.helper.make_node("DequantizeLinear", ["integers_y", "scale_y", "zero_y"], ["y"]),
+    ]
+    x, y = (onnx.helper.make_tensor_value_info(name, 1, [4, 16]) for name in "xy")
+    stored = [onnx.numpy_helper.from_array(value, name) for name, value in constants.items()]
+    opsets = [onnx.helper.make_opsetid("", 17)]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y], stored)
+    integers = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    nodes = [onnx.helper.make_node(op_type, ["x"], ["y"])]
+    graph = onnx.helper.make_graph(nodes, "g", [x], [y])
+    floats = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = np.random.default_rng(0).normal(size=(8, 4, 16)).astype(np.float32)
+    ours, theirs = (
+        quantize_rs.compare(floats, integers, data, engine=engine, latency=False).sqnr_db
+        for engine in ("tract", "onnxruntime")
+    )
+    assert ours == pytest.approx(theirs, abs=0.1)
+
+
 def test_auto_reports_the_engine_and_the_reason(digits: Path, images: Path) -> None:
     report = quantize_rs.quantize_with_calibration(digits, None, images)
     assert report.engine == "tract"

@@ -6,6 +6,7 @@
 //! node passes them to the sink.
 
 mod build;
+mod dequantize;
 mod logarithms;
 mod names;
 mod preflight;

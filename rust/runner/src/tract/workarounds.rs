@@ -9,6 +9,7 @@ use tract_onnx::pb::{AttributeProto, GraphProto, NodeProto, TensorProto, tensor_
 use tract_onnx::prelude::TractResult;
 use tract_onnx::tract_hir::internal::{InferenceOp, TractErrorContext};
 
+use super::dequantize::dequantize_linear;
 use super::logarithms;
 
 /// The opset whose Resize replaced Upsample and still computes the same.
@@ -24,6 +25,7 @@ pub(super) fn framework() -> Onnx {
     });
     framework.op_register.insert("Softplus", |_, _| Ok((logarithms::softplus(), Vec::new())));
     framework.op_register.insert("Upsample", upsample);
+    framework.op_register.insert("DequantizeLinear", dequantize_linear);
     framework
 }
 
