@@ -64,6 +64,12 @@ pub(super) fn whole(shape: &[usize], granularity: Granularity) -> Granularity {
     }
 }
 
+/// The rows and columns of a filter as a matrix: a row for each output channel.
+pub(super) fn matrix_of(shape: &[usize]) -> [usize; 2] {
+    let rows = shape.first().copied().unwrap_or(1);
+    [rows, shape.iter().skip(1).product()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,10 @@
 //!
 //! It moves a `Transpose` of dequantized integers before the `DequantizeLinear`. If these have 2
 //! bits, it then does not load the model (observed in 1.32). It moves none with blocks.
+//!
+//! It replaces a `Conv`, `Gemm` or `MatMul` between quantized values by its operator on integers,
+//! which takes no weights of 2 bits, so that it does not load the model (observed in 1.32). It does
+//! not replace a `Gemm` or `MatMul` whose weight has blocks, nor a `Conv` whose filter is reshaped.
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::Model;
@@ -15,7 +19,6 @@ use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Decision, ValuePlan};
 use crate::graph::ops::{self, IntegerSupport};
-use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
 
 /// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
@@ -64,14 +67,12 @@ pub(super) fn make_tables_symmetric(context: &Context<'_, '_>, decisions: &Decis
     revised.collect()
 }
 
-/// Whether ONNX Runtime would transpose the elements of a constant if they had 2 bits.
-pub(super) fn moves_two_bits(graph: &Graph<'_>, constant: &Constant<'_>, qtype: QType) -> bool {
-    let mut readers = graph.values[constant.anchor].consumers.iter();
-    matches!(qtype, QType::Int2 | QType::UInt2)
-        && readers.any(|reader| {
-            let node = graph.nodes[reader.node];
-            node.is_onnx() && node.op_type == "Transpose"
-        })
+/// Whether a node of one of these types reads a value.
+pub(super) fn is_read_by(graph: &Graph<'_>, value: ValueId, op_types: &[&str]) -> bool {
+    graph.values[value].consumers.iter().any(|reader| {
+        let node = graph.nodes[reader.node];
+        node.is_onnx() && op_types.contains(&node.op_type.as_str())
+    })
 }
 
 /// Whether ONNX Runtime would write the type of the values that it quantizes.

@@ -368,7 +368,8 @@ fn no_rule(graph: &Graph<'_>, constant: &Constant<'_>) -> KeepReason {
 }
 
 /// The granularity of a weight, and the shape of the matrix that it is stored as, if any. Weights
-/// of 2 bits that ONNX Runtime would transpose have blocks.
+/// of 2 bits that ONNX Runtime would transpose or multiply on integers have blocks, and filters of
+/// convolutions are matrices.
 fn granularity(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
@@ -376,11 +377,24 @@ fn granularity(
     requested: WeightType,
 ) -> (Granularity, Option<[usize; 2]>) {
     let (found, matrix) = requested_granularity(graph, constant, config, requested);
-    let is_moved = matrix.is_none() && formats::usual(config) == Format::Qdq;
-    if is_moved && ort_int8_workarounds::moves_two_bits(graph, constant, requested.qtype()) {
+    let qtype = requested.qtype();
+    let is_two_bits = matches!(qtype, QType::Int2 | QType::UInt2);
+    if !is_two_bits || matrix.is_some() || formats::usual(config) != Format::Qdq {
+        return (found, matrix);
+    }
+    let fuses = |op_types: &[&str]| {
+        config.activations.is_some()
+            && ort_int8_workarounds::is_read_by(graph, constant.anchor, op_types)
+    };
+    if fuses(&["Conv"]) {
+        return (found, Some(blocks::matrix_of(&constant.shape)));
+    }
+    if ort_int8_workarounds::is_read_by(graph, constant.anchor, &["Transpose"])
+        || fuses(&["Gemm", "MatMul"])
+    {
         return (blocks::whole(&constant.shape, found), None);
     }
-    (found, matrix)
+    (found, None)
 }
 
 /// Blocks, if a block size or a layout with blocks is requested. Otherwise, one scale per channel
