@@ -8,9 +8,11 @@ import numpy as np
 import oracle
 import pytest
 from graphs import built
-from onnx import helper
+from onnx import helper, load_from_string, numpy_helper
 
 import quantize_rs
+
+TARGETS = ["x86", "x86-avx2", "arm", "web", "tensorrt", "openvino", "generic"]
 
 RNG = np.random.default_rng(4)
 
@@ -54,6 +56,29 @@ def quantized(model: bytes, feeds: oracle.Feeds, **options: Any) -> bytes:
     assert next(value.quantized for value in report.values if value.name == "w1")
     assert quantize_rs.validate(model, report.model).passed
     return report.model
+
+
+@pytest.mark.parametrize("bits", [2, "uint2", 3, 4, "uint4", 16])
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_layer_of_other_bits_computes_in_float(target: str, bits: int | str) -> None:
+    for names in (True, False):
+        model, feeds = convolutions(names)
+        by_name = {"match": {"name": "middle" if names else "w1"}, "weights": bits}
+        options: dict[str, Any]
+        for options in ({"layer_bits": {"w1": bits}}, {"overrides": [by_name]}):
+            made = quantized(model, feeds, target=target, **options)
+            fast, plain = (oracle.ort(made, feeds, optimized=it) for it in (True, False))
+            assert oracle.sqnr(plain, fast) > 25
+            assert oracle.sqnr(oracle.ort(model, feeds), fast) > 8
+
+
+def test_weights_beside_a_float_bias_have_seven_bits_for_avx2() -> None:
+    """ONNX Runtime quantizes the bias, so that the sums saturate there too."""
+    model, feeds = convolutions()
+    made = quantized(model, feeds, target="x86-avx2", exclude=["b1"])
+    constants = load_from_string(made).graph.initializer
+    (integers,) = (found for found in constants if found.name == "w1_quantized")
+    assert np.abs(numpy_helper.to_array(integers).astype(int)).max() == 63
 
 
 @pytest.mark.parametrize("options", [{}, {"per_channel": False}], ids=str)

@@ -53,7 +53,8 @@ pub enum Rule {
     DoublePair,
     /// Operators that only move data keep the scale.
     MovedScale,
-    /// An operator with a quantized input has a quantized weight too.
+    /// An operator with a quantized input has a quantized weight too, of a type that integer
+    /// kernels take.
     FloatWeight,
     /// Operators that run on integers only with a quantized output have one.
     FloatOutput,
@@ -189,6 +190,11 @@ impl Check<'_, '_> {
             return;
         };
         if weight.constant.is_some() {
+            if self.multiplies_in_float(&input, &weight) {
+                let what = format!("no integer kernel takes its weight of {}", weight.dtype);
+                self.violate(node, Rule::FloatWeight, what);
+                return;
+            }
             self.weight(node, &input, &weight);
             if has_kernel && self.profile.reduced && weight.dtype == DataType::Int8 {
                 self.saturates(node, &weight);
@@ -207,6 +213,19 @@ impl Check<'_, '_> {
         {
             self.violate(node, Rule::FloatOutput, "its output is not quantized");
         }
+    }
+
+    /// Whether a CPU dequantizes this weight and multiplies in float: there it may have any type.
+    fn multiplies_in_float(&self, input: &Parameters, weight: &Parameters) -> bool {
+        let is_cpu = matches!(
+            self.profile.placement,
+            Placement::WeightedOps | Placement::WeightedAndInterior
+        );
+        let is_taken = |beside: QType| {
+            let mut types = self.profile.weights_beside(beside);
+            types.any(|qtype| data_type(qtype) == weight.dtype)
+        };
+        is_cpu && input.qtype().is_some_and(|beside| !is_taken(beside))
     }
 
     fn weight(&mut self, node: usize, input: &Parameters, weight: &Parameters) {
