@@ -141,3 +141,22 @@ def test_blocks_have_the_middle_of_their_own_grid(bits: int, operator: str) -> N
     assert quality[1] > quality[0] - 3
     (row,) = reports[1].quantized
     assert row.symmetric
+
+
+@pytest.mark.parametrize("bits", [5, 6])
+def test_unsigned_weights_off_the_midpoint_are_refused_for_openvino(bits: int) -> None:
+    model, _ = matrix()
+    data = np.random.default_rng(1).normal(size=(16, 64)).astype(np.float32)
+
+    def quantized(target: str, **options: Any) -> quantize_rs.Report:
+        return quantize_rs.quantize_with_calibration(model, None, data, target=target, **options)
+
+    kind = f"uint{bits}"
+    expected = f"{kind}, whose zero point is {2 ** (bits - 1)}, and target openvino expects 128"
+    by_name = {"match": {"name": "w"}, "weights": kind}
+    options: dict[str, Any]
+    for options in ({"weights": kind}, {"layer_bits": {"w": kind}}, {"overrides": [by_name]}):
+        with pytest.raises(OptionError, match=expected):
+            quantized("openvino", **options)
+        assert quantized("x86", **options).quantized
+    assert quantized("openvino", weights=f"int{bits}").quantized

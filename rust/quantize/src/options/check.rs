@@ -67,7 +67,10 @@ impl Config {
                     Err(QuantizeError::option("activation_types", what))
                 }
             },
-            Some(activations) => self.check_types(activations),
+            Some(activations) => {
+                self.check_zero_points(activations)?;
+                self.check_types(activations)
+            }
         }
     }
 
@@ -166,6 +169,28 @@ impl Config {
                 None => "ONNX Runtime",
             };
             Some(format!("which {runtime} cannot run; it is for target {}", readers.join(" or ")))
+        })
+    }
+
+    /// Refuses unsigned weights that use a part of their bits where zero points must be at the
+    /// midpoint of the type: theirs is at the midpoint of what they use.
+    fn check_zero_points(&self, activations: QType) -> Result<(), QuantizeError> {
+        let profile = self.profile();
+        self.wrong_type(|found| {
+            let qtype = found.qtype();
+            let is_off_middle = profile.symmetric.1
+                && !qtype.signed()
+                && found.bits() < qtype.bits()
+                && profile.weights_beside(activations).any(|taken| taken == qtype);
+            is_off_middle.then(|| {
+                let (bits, name) = (found.bits(), profile.name);
+                format!(
+                    "whose zero point is {}, and target {name} expects {} for {qtype}: int{bits} \
+                     is as small",
+                    1 << (bits - 1),
+                    1 << (qtype.bits() - 1)
+                )
+            })
         })
     }
 
