@@ -344,6 +344,32 @@ def test_criteria_compare_with_the_unpruned_model(digits: Path) -> None:
         quantize_rs.quantize(digits, None, sparsity=0.5, verify=images, min_sqnr=dense)
 
 
+@pytest.mark.parametrize("options", [{"prune": 0.05}, {"sparsity": 0.1}], ids=str)
+@pytest.mark.parametrize("static", [True, False])
+def test_layers_that_fall_back_are_pruned_too(options: dict[str, Any], static: bool) -> None:
+    """What is pruned does not depend on which layers stay float."""
+    source, _ = net()
+    data = RNG.standard_normal((12, 4, 32)).astype(np.float32)
+    quantize = quantize_rs.quantize_with_calibration if static else quantize_rs.quantize
+    given: dict[str, Any] = {"calibration_data": data, "check": "none", **options}
+    given |= {} if static else {"bits": 4, "symmetric": True}
+    plain = quantize(source, None, **given)
+    assert plain.model is not None
+    reached = quantize_rs.compare(source, plain.model, data, latency=False).sqnr_db
+    assert reached is not None
+    report = quantize(source, None, min_sqnr=reached + 0.05, **given)
+    verified = report.accuracy_control
+    assert verified is not None
+    assert verified.float_layers
+    assert report.model is not None
+    constants = {
+        tensor.name: numpy_helper.to_array(tensor)
+        for tensor in onnx.load_from_string(report.model).graph.initializer
+    }
+    for layer in verified.float_layers:
+        assert (constants[layer.name] == 0).mean() > 0.02, layer.name
+
+
 @pytest.mark.parametrize("other", ["reader", "output", "cast"])
 def test_what_others_read_before_a_cast_stays(other: str) -> None:
     half = np.array([[0.1, 1], [0.2, -2], [0.3, 0.01], [-0.4, 3]], np.float16)

@@ -59,11 +59,25 @@ impl PreprocessedModel {
     /// An unknown pass, an error of [`Plan::of`], or a node that cannot be converted to the
     /// operator set that the result needs.
     pub fn of(model: &Model, config: Config) -> Result<PreprocessedModel, QuantizeError> {
+        PreprocessedModel::leaving(model, config, &[])
+    }
+
+    /// As [`PreprocessedModel::of`], with more weights and nodes left in float. Pruning ignores
+    /// that, so that the model is the same whichever these are.
+    pub(crate) fn leaving(
+        model: &Model,
+        mut config: Config,
+        float: &[String],
+    ) -> Result<PreprocessedModel, QuantizeError> {
         while_unchanged(&[model], || {
             config.check()?;
             let _span = Span::stage("plan");
-            let Some(below) = config.prune else { return PreprocessedModel::ready(model, config) };
-            let how = Prune { below, per_channel: false, exclude: config.exclude.clone() };
+            let how = config.prune.map(|below| {
+                let exclude = config.exclude.clone();
+                Prune { below, per_channel: false, exclude }
+            });
+            config.exclude.extend_from_slice(float);
+            let Some(how) = how else { return PreprocessedModel::ready(model, config) };
             let (pruned, pruning) = prune_only(model, &how, config.include.as_ref())?;
             let mut prepared = PreprocessedModel::ready(&pruned, config)?;
             prepared.plan.origin.bytes = model.byte_len();

@@ -92,12 +92,13 @@ impl<'a> CandidateEvaluator<'a> {
         wide: Option<&Wide>,
         reverted: &Reverted,
     ) -> Result<EvaluatedCandidate, QuantizeError> {
-        let mut config = with_float(config, &reverted.float);
-        let mut prepared = PreprocessedModel::of(self.model, config.clone())?;
+        let float = names(&reverted.float);
+        let mut prepared = PreprocessedModel::leaving(self.model, config.clone(), &float)?;
         let mut plan = prepared.plan();
         if let Some(wide) = wide.filter(|_| !reverted.wide.is_empty()) {
+            let mut config = config.clone();
             wide.extend(&mut config, &plan, &reverted.wide);
-            prepared = PreprocessedModel::of(self.model, config)?;
+            prepared = PreprocessedModel::leaving(self.model, config, &float)?;
             plan = prepared.plan();
         }
         let is_planned = reverted.float.is_empty() && reverted.wide.is_empty();
@@ -121,7 +122,7 @@ impl<'a> CandidateEvaluator<'a> {
             .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
         let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*criteria });
         let attempt = Candidate {
-            float_layers: names(&reverted.float),
+            float_layers: float,
             wide_layers: names(&reverted.wide),
             bytes: found.bytes_quantized,
             outputs: found.outputs,
@@ -136,11 +137,4 @@ impl<'a> CandidateEvaluator<'a> {
 
 fn names(layers: &[RevertedLayer]) -> Vec<String> {
     layers.iter().map(|layer| layer.name.clone()).collect()
-}
-
-/// The options with these layers in float.
-fn with_float(config: &Config, float: &[RevertedLayer]) -> Config {
-    let mut config = config.clone();
-    config.exclude.extend(float.iter().map(|layer| layer.name.clone()));
-    config
 }

@@ -80,8 +80,9 @@ impl AccuracyControl {
 /// quantized and measured, and the report lists them.
 ///
 /// `ranges` are the ranges that [`calibrate`](crate::calibrate()) found for the plan of `config`.
-/// The result is what `config` produces with the layers in [`Config::exclude`]. It does not
-/// depend on the number of threads. All samples are kept in memory.
+/// The result is what `config` produces with the layers in [`Config::exclude`], except that their
+/// weights are pruned as well, if `config` prunes. It does not depend on the number of threads. All
+/// samples are kept in memory.
 ///
 /// # Errors
 /// A criterion that cannot be met: the error names it, with the measured value and what you can do.
