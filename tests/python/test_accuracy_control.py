@@ -471,3 +471,50 @@ def test_a_layer_that_meets_the_criterion_alone_is_found() -> None:
     )
     assert report.accuracy_control is not None
     assert [row.name for row in report.accuracy_control.float_layers] == ["large"]
+
+
+def deep(layers: int) -> bytes:
+    """A chain of convolutions that reads images of 3 channels."""
+    rng = np.random.default_rng(0)
+    constants, nodes, value = {}, [], "x"
+    for i in range(layers):
+        channels = 16 if i else 3
+        constants[f"w{i}"] = rng.normal(0, np.sqrt(2 / 9 / channels), (16, channels, 3, 3))
+        nodes += [
+            helper.make_node("Conv", [value, f"w{i}"], [f"c{i}"], f"conv{i}", pads=[1] * 4),
+            helper.make_node("Relu", [f"c{i}"], [f"r{i}"]),
+        ]
+        value = f"r{i}"
+    nodes.append(helper.make_node("GlobalAveragePool", [value], ["y"]))
+    return built(nodes, constants, ["n", 3, 8, 8])
+
+
+def test_a_float_layer_stays_float_whatever_else_does() -> None:
+    """Whether the first convolution is quantized depends on no option for another layer."""
+    model = deep(20)
+    rng = np.random.default_rng(1)
+    data = rng.normal(0, 0.05, (16, 3, 8, 8)).astype(np.float32)
+    # One scale for all is too coarse for the other pixels.
+    data[::4, :, 4, 4] = 20
+    given: dict[str, Any] = {"calibration_data": data, "method": "minmax", "check": "none"}
+
+    def first(**options: Any) -> bool:
+        report = quantize_rs.quantize_with_calibration(model, None, **given, **options)
+        return next(value.quantized for value in report.values if value.name == "w0")
+
+    assert not first()
+    assert not first(exclude=["conv10"])
+    assert not first(exclude=["w1*"])
+    assert not first(layer_bits={"w10": "float32"})
+    assert not first(layer_bits={"w10": 4})
+    # What is included is quantized.
+    assert first(include=["conv0", "conv1"])
+    report = quantize_rs.quantize_with_calibration(
+        model, None, exclude=[f"conv{i}" for i in range(1, 19)], **given
+    )
+    assert report.model is not None
+    reached = quantize_rs.compare(model, report.model, data, latency=False).sqnr_db
+    assert reached is not None
+    report = quantize_rs.quantize_with_calibration(model, None, min_sqnr=reached - 2, **given)
+    assert report.accuracy_control is not None
+    assert next(not value.quantized for value in report.values if value.name == "w0")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import oracle
@@ -123,6 +125,22 @@ def test_the_smallest_weights_of_a_deep_network_stay_float_beside_uint8() -> Non
 def test_weights_that_are_asked_for_are_quantized(options: dict[str, object]) -> None:
     report = quantize_rs.quantize(network(22), None, **options)  # type: ignore[arg-type]
     assert float_weights(report) == set()
+
+
+@pytest.mark.parametrize("weights", ["int8", "uint8"])
+def test_excluded_weights_count_as_well(weights: str) -> None:
+    """An option that leaves one weight float makes no other one less accurate."""
+    source = network(20)
+    option: dict[str, Any]
+    for option in (
+        {"exclude": ["w7"]},
+        {"exclude": ["w*"]},
+        {"layer_bits": {"w7": "float32"}},
+    ):
+        report = quantize_rs.quantize(source, None, weights=weights, **option)
+        kinds = {weight.name: weight.kind for weight in report.weights}
+        assert kinds["first"] == kinds["each"], option
+        assert kinds["first"] in ("float16", "float32"), option
 
 
 def test_all_weights_are_quantized_for_integer_kernels_and_in_small_networks() -> None:

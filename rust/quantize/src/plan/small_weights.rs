@@ -47,8 +47,9 @@ pub(super) fn keep(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome 
         .filter(|(_, plan)| plan.source == Source::Weights && is_coarse(plan))
         .map(|(constant, plan)| Weight { constant, plan, elements: elements(constant) })
         .collect();
-    let known: usize = quantized.iter().map(|weight| weight.elements).sum();
-    let all = known.saturating_add(stored_in_integers(graph));
+    let excluded = || constants.iter().filter(|constant| is_excluded(decisions, constant));
+    let known = quantized.iter().map(|weight| weight.elements).chain(excluded().map(elements));
+    let all = known.fold(stored_in_integers(graph), usize::saturating_add);
     let mut unnamed: Vec<Weight<'_, '_>> = quantized
         .iter()
         .filter(|Weight { constant, .. }| {
@@ -62,7 +63,7 @@ pub(super) fn keep(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome 
         return smallest.iter().filter_map(|weight| weight.in_halves(graph)).collect();
     }
     unnamed.retain(|weight| convolves(graph, weight.constant));
-    if quantized.len() < MIN_WEIGHTS {
+    if quantized.len() + excluded().count() < MIN_WEIGHTS {
         return Outcome::default();
     }
     let kept = smallest(&unnamed, all, SHARE_OF_FLOATS);
@@ -128,6 +129,14 @@ fn smallest<'a, 'b, 'm>(
     let next = sorted.get(fit).map(|weight| weight.elements);
     let smaller = |weight: &&Weight<'_, '_>| next.is_none_or(|next| weight.elements < next);
     &sorted[..sorted[..fit].iter().take_while(smaller).count()]
+}
+
+/// Whether an option leaves a weight in float. It counts as if it was quantized, so that an option
+/// for one weight decides about no other.
+fn is_excluded(decisions: &Decisions, constant: &Constant<'_>) -> bool {
+    let decision = decisions.get(constant.anchor);
+    constant.is_weight()
+        && matches!(decision, Some(Decision::KeepFloat(KeepReason::Excluded { .. })))
 }
 
 fn elements(constant: &Constant<'_>) -> usize {

@@ -15,8 +15,8 @@ use crate::plan::{Decision, KeepReason, QuantizeReason, Source};
 /// kernels.
 const MIN_TAPS: usize = 32;
 
-/// The fraction of convolutions and `Gemm` nodes, one in this many, that may stay float at the
-/// start.
+/// The fraction of convolutions and `Gemm` nodes with weights, one in this many, that may stay
+/// float at the start.
 const FLOAT_SHARE: usize = 20;
 
 /// The values that are integers between integer ops.
@@ -38,8 +38,7 @@ pub(crate) fn leave_stem_float(
 ) -> Outcome {
     let graph = context.graph;
     let ops = decisions.possible_integer_ops();
-    let counted = |op: &&IntegerOp| matches!(&*graph.nodes[op.node].op_type, "Conv" | "Gemm");
-    let mut left = ops.iter().filter(counted).count() / FLOAT_SHARE;
+    let mut left = context.count_layers() / FLOAT_SHARE;
     let mut float: BTreeSet<ValueId> =
         (0..graph.values.len()).filter(|id| context.is_input(*id)).collect();
     let mut op_of: Vec<Option<&IntegerOp>> = vec![None; graph.nodes.len()];
@@ -211,6 +210,20 @@ impl ActivationContext<'_, '_> {
 
     fn is_input(&self, value: ValueId) -> bool {
         matches!(self.graph.values[value].producer, Producer::Input)
+    }
+
+    /// The number of convolutions and `Gemm` nodes with weights. Excluded ones count too, and those
+    /// with another type of weights, so that an option for one layer decides about no other.
+    fn count_layers(&self) -> usize {
+        let graph = self.graph;
+        let counts = |(node, weight): &(&usize, &ValueId)| {
+            let node = graph.nodes[**node];
+            let names = self.constants.get(*weight).map(|constant| constant.names(graph));
+            let left = names.and_then(|names| self.selection.left_by(&names, node));
+            matches!(&*node.op_type, "Conv" | "Gemm")
+                && matches!(left, None | Some(KeepReason::Excluded { .. }))
+        };
+        self.weighted.iter().filter(counts).count()
     }
 
     /// Whether a node reads floats, and its filter is small, has no other consumer and has no
