@@ -399,3 +399,37 @@ def test_what_others_read_before_a_cast_stays(other: str) -> None:
     np.testing.assert_array_equal(stayed, stays)
     np.testing.assert_array_equal(after, np.where(np.abs(before) < 0.35, 0, before))
     assert [weight.zeros for weight in report.weights if weight.name == "w"] == [4]
+
+
+@pytest.mark.parametrize("way", ["dynamic", "static"])
+def test_scales_of_a_quantized_table_are_no_weights(way: str) -> None:
+    """A table that a head shares is looked up as integers, and its scales beside it."""
+    table = RNG.standard_normal((60, 32)).astype(np.float32)
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "ids"], ["rows"]),
+            helper.make_node("Tanh", ["rows"], ["h"]),
+            helper.make_node("Transpose", ["table"], ["head"], perm=[1, 0]),
+            helper.make_node("MatMul", ["h", "head"], ["y"], name="head"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8, 60])],
+        [numpy_helper.from_array(table, "table")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    ids = [{"ids": RNG.integers(0, 60, (4, 8))} for _ in range(8)]
+    if way == "dynamic":
+        made = quantize_rs.quantize(model, None, output_format="dynamic", allow_larger=True).model
+    else:
+        made = quantize_rs.quantize_with_calibration(model, None, ids, allow_larger=True).model
+    assert made is not None
+    assert "table_scale" in {each.name for each in onnx.load_from_string(made).graph.initializer}
+    report = quantize_rs.prune(made, sparsity=0.5)
+    assert [weight.name for weight in report.weights] == ["table_quantized"]
+    assert report.weights[0].kept is not None
+    assert "int8" in report.weights[0].kept
+    assert report.model == made
+    again = quantize_rs.quantize(made, None, bits=4, include=["*"], allow_larger=True)
+    assert "table_scale" not in {value.name for value in again.values if value.quantized}

@@ -419,7 +419,9 @@ impl<'m> Uses<'_, 'm> {
                         next.push(Visit { at, view, direct: false, by });
                         continue;
                     }
-                    let usage = match weight(node, consumer.input, visit.view.as_ref()) {
+                    let is_weight = !gathers_scales(graph, consumer.node);
+                    let weight = weight(node, consumer.input, visit.view.as_ref());
+                    let usage = match weight.filter(|_| is_weight) {
                         Some((channels, batched)) => {
                             let Consumer { node, input } = *consumer;
                             Use::Weight { node, input, channels, batched }
@@ -462,6 +464,43 @@ impl<'m> Uses<'_, 'm> {
             uses.push((usage, visit.by));
         }
     }
+}
+
+/// Whether a node looks up the scales or zero points of the rows of a quantized table, which another
+/// node looks up: they dequantize, and are no weight.
+fn gathers_scales(graph: &Graph<'_>, node: usize) -> bool {
+    let is_gather =
+        |node: usize| graph.nodes[node].is_onnx() && graph.nodes[node].op_type == "Gather";
+    let Some(output) = graph.output(node, 0).filter(|_| is_gather(node)) else { return false };
+    // The rows as integers, converted to floats.
+    let is_integer = |value: ValueId| {
+        let Producer::Node { node: cast, .. } = graph.values[value].producer else { return false };
+        let rows = graph.input(cast, 0).filter(|_| casts(graph.nodes[cast]).is_some());
+        rows.is_some_and(|rows| match graph.values[rows].producer {
+            Producer::Node { node, .. } if is_gather(node) => {
+                let table = graph.input(node, 0).and_then(|table| graph.constant_behind(table));
+                table.is_some_and(|table| !is_float(table))
+            }
+            _ => false,
+        })
+    };
+    let dequantizes = |consumer: &Consumer| {
+        let node = graph.nodes[consumer.node];
+        let other = || {
+            let other = graph.input(consumer.node, 1_usize.checked_sub(consumer.input)?)?;
+            is_integer(other).then_some(())
+        };
+        match node.op_type.as_str() {
+            "DequantizeLinear" => consumer.input > 0,
+            "Mul" => node.is_onnx() && other().is_some(),
+            _ => false,
+        }
+    };
+    let found = &graph.values[output];
+    !found.is_output
+        && !found.used_in_subgraph
+        && !found.consumers.is_empty()
+        && found.consumers.iter().all(dequantizes)
 }
 
 /// The output channels of a weight at this input of the node, and whether they are the last of

@@ -159,6 +159,9 @@ fn weight(
     let name = graph.values[constant.anchor].name;
     let tensor = graph.model.tensor(constant.tensor)?;
     let (layout, axis) = channels(name, constant, how.per_channel)?;
+    let integers =
+        (!tensor.dtype.is_float()).then_some(KeepReason::NotFloat32 { dtype: Some(tensor.dtype) });
+    let kept = integers.or(kept);
     let mut found = PrunedWeight {
         name: name.to_owned(),
         dtype: Some(tensor.dtype),
