@@ -8,7 +8,7 @@ import graphs
 import numpy as np
 import numpy.typing as npt
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import quantize_rs
 
@@ -51,6 +51,21 @@ def test_the_head_gets_8_bits() -> None:
     model = decoder()
     assert wide(model) == set()
     assert wide(model, mixed_layers="last") == {"/lm_head/MatMul"}
+
+
+@pytest.mark.parametrize("chosen", ["last", "sensitive"])
+def test_a_head_that_is_tied_to_the_tokens_gets_8_bits(chosen: str) -> None:
+    weights = {"tokens": RNG.normal(size=(96, WIDTH)), "w": RNG.normal(size=(WIDTH, WIDTH)) / 8}
+    nodes = [
+        helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["tokens", "ids"], ["h"]),
+        helper.make_node("MatMul", ["h", "w"], ["v"], "/layers.0/v_proj/MatMul"),
+        helper.make_node("Transpose", ["tokens"], ["head"], perm=[1, 0]),
+        helper.make_node("MatMul", ["v", "head"], ["y"], "/lm_head/MatMul"),
+    ]
+    model = graphs.built(nodes, weights, ["n"])
+    report = quantize_rs.quantize(model, None, bits=4, mixed_layers=chosen, block_size=32)
+    assert "8" in next(row.qtype for row in report.weights if row.name == "tokens")
 
 
 @pytest.mark.parametrize("form", ["layers.{}", "h.{}", "blocks.{}/inner"])

@@ -20,23 +20,33 @@ const PRODUCTS: [&str; 8] =
 ///
 /// Later sums average an earlier error; nothing averages this one. The heads of classifiers and
 /// language models are such layers, and take little time.
+///
+/// A table that is looked up as well is not among them.
 pub(in crate::plan) fn last(graph: &Graph<'_>, constants: &[Constant<'_>]) -> BTreeSet<ValueId> {
-    let (found, share) = all(graph, constants);
+    let (found, share) = found(graph, constants, false);
     if share * FLOAT_SHARE > 1.0 { BTreeSet::new() } else { found }
 }
 
-/// The weights of output layers, and their share of the elements of all weights.
+/// The weights of output layers, and their share of the elements of all weights. A head may share
+/// its weight with a table.
 pub(in crate::plan) fn all(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
 ) -> (BTreeSet<ValueId>, f64) {
+    found(graph, constants, true)
+}
+
+fn found(graph: &Graph<'_>, constants: &[Constant<'_>], tied: bool) -> (BTreeSet<ValueId>, f64) {
     let last = last_nodes(graph);
     let multiplies = |usage: &Use<'_>| match usage {
         Use::Weight { node, .. } => is_product(graph.nodes[*node]),
         Use::Inside { .. } => true,
         _ => false,
     };
-    let is_last = |usage: &Use<'_>| matches!(usage, Use::Weight { node, .. } if last[*node]);
+    let is_last = |usage: &Use<'_>| match usage {
+        Use::Weight { node, .. } => last[*node] || tied && !is_product(graph.nodes[*node]),
+        _ => false,
+    };
     let elements = |constant: &&Constant<'_>| constant.shape.iter().product::<usize>();
     let weights = || constants.iter().filter(|constant| constant.uses.iter().any(multiplies));
     let found = || weights().filter(|constant| constant.uses.iter().all(is_last));
