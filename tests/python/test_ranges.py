@@ -132,6 +132,18 @@ def test_rounded_weights_are_not_used_for_other_options(
     assert same.model == quantized(ranges=ranges).model
 
 
+@pytest.mark.parametrize("other", [{"bits": 4}, {"weights": "uint8"}, {"per_channel": False}])
+def test_rounded_weights_are_not_used_for_other_types(
+    digits: Path, images: Path, other: dict[str, Any]
+) -> None:
+    found = quantize_rs.open(digits).plan(activations="uint8").calibrate(images, limit=16)
+    warnings = quantize_rs.open(digits).plan(**other).apply(found).report.warnings
+    said = [text for text in warnings if "for another type, symmetry or granularity" in text]
+    assert len(said) == 1
+    same = quantize_rs.open(digits).plan(activations="uint8").apply(found).report.warnings
+    assert not [text for text in same if "without samples" in text]
+
+
 def test_a_memory_limit_without_moments_is_refused(digits: Path, ranges: Ranges) -> None:
     with pytest.raises(OptionError, match="no second moments") as refused:
         quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, memory_limit=1000)

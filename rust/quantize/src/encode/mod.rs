@@ -35,7 +35,7 @@ use crate::graph::Graph;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::options::RoundedFor;
-use crate::plan::{Plan, Source, ValuePlan};
+use crate::plan::{Plan, Planned, Source, ValuePlan};
 use crate::{QuantizeError, Ranges};
 use bias_correction::corrections;
 
@@ -105,19 +105,29 @@ pub fn encode(
 
 /// A warning about rounded weights that are not used, being rounded for other options.
 fn rounded_for_others(plan: &Plan, ranges: Option<&Ranges>) -> Option<String> {
-    if !plan.config.asks_for_rounding() {
+    if !plan.config.rounds_with_samples() {
         return None;
     }
-    let all = ranges?.rounded.values();
-    let others = all.filter(|rounded| !plan.config.takes(rounded.rounded_for.as_ref()));
+    let all = &ranges?.rounded;
+    let without = |count: usize, why: String| {
+        format!(
+            "weights are rounded without samples, {count} of them: the ranges hold them rounded \
+                 {why}; calibrate again with these options"
+        )
+    };
+    let others = all.values().filter(|found| !plan.config.takes(found.rounded_for.as_ref()));
     let others: Vec<_> = others.collect();
-    let with = others.first()?.rounded_for.map_or(String::new(), |with| format!(" with {with}"));
-    Some(format!(
-        "weights are rounded without samples, {} of them: the ranges hold them rounded{with}, and \
-         not with {}; calibrate again with these options",
-        others.len(),
-        RoundedFor::of(&plan.config)
-    ))
+    if let Some(first) = others.first() {
+        let with = first.rounded_for.map_or(String::new(), |with| format!("with {with}, and "));
+        let why = format!("{with}not with {}", RoundedFor::of(&plan.config));
+        return Some(without(others.len(), why));
+    }
+    let differs = |(value, how): &(&Planned, &ValuePlan)| {
+        all.get(&value.name).is_some_and(|found| found.spec != how.spec)
+    };
+    let count = plan.quantized().filter(differs).count();
+    let why = "for another type, symmetry or granularity".to_owned();
+    (count > 0).then(|| without(count, why))
 }
 
 /// Like [`encode`], with a cache of weights.
