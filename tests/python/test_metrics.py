@@ -314,6 +314,21 @@ def test_layers_are_ranked_by_a_metric() -> None:
         quantize_rs.sensitivity(MODEL, DATA, "nonsense", **options)
 
 
+def test_layers_are_ranked_by_the_accuracy_with_labels_and_else_by_the_agreement() -> None:
+    options: dict[str, Any] = {"activations": None}
+    accuracy = quantize_rs.sensitivity(MODEL, DATA, "top1", labels=LABELS, scores="y", **options)
+    agreement = quantize_rs.sensitivity(MODEL, DATA, "top1", **options)
+    # The loss of accuracy, and not the agreement: the random labels are rarely the classes.
+    named = quantize_rs.sensitivity(MODEL, DATA, metrics.top_k(LABELS, 1), **options)
+    assert [(layer.name, layer.score) for layer in accuracy.layers] == [
+        (layer.name, layer.score) for layer in named.layers
+    ]
+    assert accuracy.metric == named.metric != agreement.metric
+    assert all(layer.accuracy is None for layer in agreement.layers)
+    with pytest.raises(OptionError, match="scores has no effect with metric='top1'"):
+        quantize_rs.sensitivity(MODEL, DATA, "top1", scores="y", **options)
+
+
 def test_bits_are_chosen_by_a_metric() -> None:
     found = quantize_rs.mixed_precision(
         MODEL, DATA, max_accuracy_drop=0.02, metric="kl", bits=(8, 4, 2)

@@ -78,7 +78,8 @@ def sensitivity(
         `quantize_rs.metrics` or the name of another one, as in `compare`, the score of a layer is
         how much worse the model is than the float one.
     labels, scores
-        What a metric of that kind needs, as in `compare`.
+        What a metric of that kind needs, as in `compare`. With labels, ``"top1"`` is the share of
+        correct classes; without, the share of samples whose class stays that of the float model.
     all_but_one : bool
         Quantize all layers except one, instead of one alone. The layer whose exclusion gives the
         best model comes first.
@@ -185,7 +186,10 @@ def own_metric(
     metric: str | MetricLike, labels: npt.ArrayLike | os.PathLike[str] | None, scores: str | None
 ) -> object | None:
     """Return the metric of outputs that layers are ranked by; None for one of the core."""
-    own = None if metric in _OF_OUTPUTS else metric_of(metric, labels, scores, others=_OF_OUTPUTS)
+    # Without labels, "top1" is the agreement with the float model.
+    labelled = metric == "top1" and labels is not None
+    built_in = not labelled and metric in _OF_OUTPUTS
+    own = None if built_in else metric_of(metric, labels, scores, others=_OF_OUTPUTS)
     if own is None:
         unused = {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused(f"with metric={metric!r}", **unused)
