@@ -215,6 +215,39 @@ except KeyboardInterrupt:
 """
 
 
+LEARNING = """
+import sys
+import numpy as np
+from quantize_rs import training
+
+x = np.random.default_rng(0).normal(size=6_000_000).astype(np.float32)
+print("running", flush=True)
+try:
+    training.learn_scale(x, 0.05, steps=100_000)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(7)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one process on Windows")
+def test_ctrl_c_ends_learn_scale_within_a_second() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LEARNING], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        time.sleep(0.3)
+        begun = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(10) == 7
+        finally:
+            process.kill()
+        assert time.monotonic() - begun < 1
+        assert process.stdout.read() == "interrupted\n"
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no SIGINT for one process on Windows")
 def test_ctrl_c_ends_a_save(tmp_path: Path) -> None:
     slow_to_write(tmp_path / "large.onnx")

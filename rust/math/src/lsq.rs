@@ -1,6 +1,8 @@
 //! Learned step size quantization (LSQ): scales and zero points that minimize the mean squared
 //! error by gradient descent.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use rayon::prelude::*;
 
 use crate::kernels::fake::{each, on_grid, slopes, stretch};
@@ -41,15 +43,17 @@ pub struct LearnedParams {
 /// Each group is optimized separately with Adam (Kingma and Ba, 2015). Scales are measured relative
 /// to their initial values, so that the result does not depend on the unit of `x`. Between steps a
 /// zero point need not be an integer; it is rounded where it is used. The best parameters of each
-/// group are kept.
+/// group are kept. Returns `None` if `stop` is set before the end.
 ///
 /// ```
+/// use std::sync::atomic::AtomicBool;
 /// use quantize_rs_math::{Granularity, Layout, LsqOptions, Params, learn_scale};
 /// let x: Vec<f32> = (0..1000_u16).map(|i| (f32::from(i) * 0.1).sin().powi(5)).collect();
 /// let layout = Layout::of(&[1000], Granularity::PerTensor)?;
 /// let start = [Params { scale: 1.0 / 7.0, zero_point: 0 }];
-/// let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
-/// assert!(found.mse < found.mse_before);
+/// let stop = AtomicBool::new(false); // another thread may set it
+/// let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default(), &stop);
+/// assert!(found.is_some_and(|found| found.mse < found.mse_before));
 /// # Ok::<(), quantize_rs_math::MathError>(())
 /// ```
 pub fn learn_scale(
@@ -58,13 +62,14 @@ pub fn learn_scale(
     params: &[Params],
     grid: (i32, i32),
     learning: LsqOptions,
-) -> LearnedParams {
+    stop: &AtomicBool,
+) -> Option<LearnedParams> {
     assert_eq!(layout.check(x.len(), params.len()), Ok(()));
     let mut groups: Vec<Group> = params.iter().map(|params| Group::new(*params)).collect();
     let mut before = 0.0;
     for step in 0..=learning.steps {
         let now: Vec<Params> = groups.iter().map(|group| group.params(grid)).collect();
-        let slopes = measured(x, layout, &now, grid);
+        let slopes = measured(x, layout, &now, grid, stop)?;
         if step == 0 {
             before = slopes.iter().map(|slope| slope.error).sum();
         }
@@ -75,11 +80,11 @@ pub fn learn_scale(
     }
     let elements = x.len().max(1) as f64;
     let after: f64 = groups.iter().map(|group| group.best.0).sum();
-    LearnedParams {
+    Some(LearnedParams {
         params: groups.iter().map(|group| group.best.1).collect(),
         mse_before: before / elements,
         mse: after / elements,
-    }
+    })
 }
 
 /// The squared error of a group, and its gradient.
@@ -91,13 +96,22 @@ struct Slope {
     by_zero_point: f64,
 }
 
-/// The error of each group, as sums over spans that are added in order.
-fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> Vec<Slope> {
+/// The error of each group, as sums over spans that are added in order; `None` if `stop` is set.
+fn measured(
+    x: &[f32],
+    layout: &Layout,
+    params: &[Params],
+    grid: (i32, i32),
+    stop: &AtomicBool,
+) -> Option<Vec<Slope>> {
     let stretch = stretch(x.len());
-    let parts: Vec<Vec<Slope>> = x
+    let parts: Option<Vec<Vec<Slope>>> = x
         .par_chunks(stretch)
         .enumerate()
         .map(|(index, x)| {
+            if stop.load(Ordering::Relaxed) {
+                return None;
+            }
             let mut sums = vec![Slope::default(); params.len()];
             each(layout, index * stretch, x.len(), |i, group| {
                 let (x, params, sum) = (x[i], params[group], &mut sums[group]);
@@ -109,11 +123,11 @@ fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> 
                 sum.by_scale += 2.0 * error * by_scale;
                 sum.by_zero_point += 2.0 * error * by_zero_point;
             });
-            sums
+            Some(sums)
         })
         .collect();
     let mut total = vec![Slope::default(); params.len()];
-    for part in parts {
+    for part in parts? {
         for (sum, part) in total.iter_mut().zip(part) {
             sum.elements += part.elements;
             sum.error += part.error;
@@ -121,7 +135,7 @@ fn measured(x: &[f32], layout: &Layout, params: &[Params], grid: (i32, i32)) -> 
             sum.by_zero_point += part.by_zero_point;
         }
     }
-    total
+    Some(total)
 }
 
 /// The state of one group.
@@ -201,6 +215,11 @@ mod tests {
         (0..2000).map(one).collect()
     }
 
+    fn learned(x: &[f32], layout: &Layout, start: &[Params], how: LsqOptions) -> LearnedParams {
+        let go_on = AtomicBool::new(false);
+        learn_scale(x, layout, start, (-8, 7), how, &go_on).expect("a result")
+    }
+
     fn start(x: &[f32], layout: &Layout) -> Vec<Params> {
         let ranges = crate::ranges(x, layout);
         ranges
@@ -215,7 +234,7 @@ mod tests {
         for granularity in [Granularity::PerTensor, Granularity::PerAxis { axis: 0 }] {
             let layout = Layout::of(&[2, 1000], granularity).unwrap();
             let start = start(&x, &layout);
-            let found = learn_scale(&x, &layout, &start, (-8, 7), LsqOptions::default());
+            let found = learned(&x, &layout, &start, LsqOptions::default());
             assert!(found.mse < 0.9 * found.mse_before, "{granularity:?} {found:?}");
             for (params, mse) in [(&start, found.mse_before), (&found.params, found.mse)] {
                 let (y, _) = fake_quantize_masked(&x, &layout, params, (-8, 7));
@@ -233,7 +252,7 @@ mod tests {
                 for scale_lr in [0.01, 10.0] {
                     let learning = LsqOptions { steps: 20, scale_lr, ..LsqOptions::default() };
                     let params = [Params { scale, zero_point }];
-                    let found = learn_scale(&x, &layout, &params, (-8, 7), learning);
+                    let found = learned(&x, &layout, &params, learning);
                     assert!(found.mse <= found.mse_before, "{scale} {zero_point} {scale_lr}");
                     assert!(found.params[0].scale > 0.0);
                 }
@@ -249,7 +268,7 @@ mod tests {
         let run = |unit: f32| {
             let x: Vec<f32> = x.iter().map(|x| x * unit).collect();
             let params = [Params { scale: unit, zero_point: 0 }];
-            learn_scale(&x, &layout, &params, (-8, 7), learning)
+            learned(&x, &layout, &params, learning)
         };
         // Powers of two cause no rounding.
         let (one, tiny) = (run(1.0), run(2_f32.powi(-30)));
@@ -257,8 +276,16 @@ mod tests {
         assert_eq!(one.params[0].scale * 2_f32.powi(-30), tiny.params[0].scale);
         assert!(one.params[0].zero_point < -2, "{one:?}");
         let fixed = LsqOptions { zero_point_lr: 0.0, ..learning };
-        let found =
-            learn_scale(&x, &layout, &[Params { scale: 1.0, zero_point: 0 }], (-8, 7), fixed);
+        let found = learned(&x, &layout, &[Params { scale: 1.0, zero_point: 0 }], fixed);
         assert_eq!(found.params[0].zero_point, 0);
+    }
+
+    #[test]
+    fn nothing_is_returned_once_stop_is_set() {
+        let x = bell();
+        let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
+        let (start, how) = (start(&x, &layout), LsqOptions::default());
+        let stop = AtomicBool::new(true);
+        assert_eq!(learn_scale(&x, &layout, &start, (-8, 7), how, &stop), None);
     }
 }

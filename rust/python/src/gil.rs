@@ -51,6 +51,43 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
     }
 }
 
+/// As [`interruptible`], for work that borrows from Python. Ctrl-C sets the flag that the work
+/// gets; it then returns `None` soon, which is waited for.
+pub(crate) fn stoppable<T: Send>(
+    py: Python<'_>,
+    work: impl FnOnce(&AtomicBool) -> Option<T> + Send,
+) -> PyResult<T> {
+    let interrupt = Interrupt::default();
+    let flag = interrupt.flag();
+    let outcome = py.detach(|| {
+        thread::scope(|scope| {
+            let (give, result) = mpsc::channel();
+            let started = thread::Builder::new().spawn_scoped(scope, move || {
+                // This thread waits for the result.
+                let _ = give.send(caught(|| work(&flag)));
+            });
+            if let Err(error) = started {
+                return Err(format!("no thread could be started: {error}"));
+            }
+            loop {
+                match result.recv_timeout(SIGNAL_INTERVAL) {
+                    Ok(outcome) => return outcome,
+                    Err(RecvTimeoutError::Timeout) => drop(interrupt.check_signals()),
+                    Err(RecvTimeoutError::Disconnected) => {
+                        return Err("a thread ended without a result".to_owned());
+                    }
+                }
+            }
+        })
+    });
+    match (interrupt.take(), outcome) {
+        (Some(raised), _) => Err(raised),
+        (None, Ok(Some(value))) => Ok(value),
+        (None, Ok(None)) => Err(errors::internal(py, "interrupted")),
+        (None, Err(panic)) => Err(errors::internal(py, &panic)),
+    }
+}
+
 /// Runs long work on a separate thread. The functions that the work sends through the
 /// [`CallbackChannel`], such as calls of Python functions, run on this thread. Ctrl-C is handled at
 /// once.

@@ -200,9 +200,8 @@ pub(crate) fn learn_scale<'py>(
     }
     let (scale_lr, zero_point_lr) = rates;
     let learning = LsqOptions { steps, scale_lr, zero_point_lr };
-    let LearnedParams { params, mse_before, mse } = gil::detached(py, None, || {
-        Ok::<_, Never>(math::learn_scale(x, &layout, &params, grid, learning))
-    })?;
+    let LearnedParams { params, mse_before, mse } =
+        gil::stoppable(py, |stop| math::learn_scale(x, &layout, &params, grid, learning, stop))?;
     Ok((apart(py, &params), mse_before, mse))
 }
 
