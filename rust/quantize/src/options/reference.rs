@@ -11,8 +11,9 @@ use super::table::of_group;
 pub fn reference() -> String {
     let mut text = String::from(
         "# Options\n\nEvery option, by its name in Python, in configuration files and, with `-` \
-         for `_`, on the\ncommand line. Other names are read too. A test writes this file from the \
-         table in\n`rust/quantize/src/options`.\n",
+         for `_`, on the\ncommand line, except where an entry says \"none\" for one of these. \
+         Other names are read too. A\ntest writes this file from the table in \
+         `rust/quantize/src/options`.\n",
     );
     for group in Group::ALL {
         let _ = write!(text, "\n## {}\n", group.title());
@@ -62,6 +63,12 @@ fn section(row: &OptionRow) -> String {
     } else {
         let field = row.class == Class::ImageFolder;
         fact("Python", if field { "a field of `ImageFolder`" } else { "none" }.to_owned());
+    }
+    for (surface, title) in [(Surface::Cli, "Command line"), (Surface::File, "Configuration files")]
+    {
+        if !row.is_on(surface) {
+            fact(title, "none".to_owned());
+        }
     }
     let choices = row.kind.choices().unwrap_or_default();
     let mut described = choices.iter().filter(|choice| !choice.about.is_empty()).peekable();
