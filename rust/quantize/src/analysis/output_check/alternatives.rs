@@ -18,6 +18,10 @@ const CONVOLUTIONS: [&str; 2] = ["Conv", "ConvTranspose"];
 /// The bits that convolutions get where fewer are measured to be too few.
 const ENOUGH_BITS: u8 = 8;
 
+/// The least gain for twice the bytes: half the power of the error. Where bits are what lacks, the
+/// four that are added gain much more.
+const GAIN_DB: f64 = 3.0;
+
 /// Another result, and what was measured of it.
 type Tried = (Quantized, OutputCheck);
 
@@ -103,11 +107,11 @@ impl Check<'_> {
             return Ok(None);
         }
         let config = Config { smooth: false, ..quantized.report().config.clone() };
-        self.tried(config, ranges, smoothed)
+        self.tried(config, ranges, smoothed, 0.0)
     }
 
-    /// The result with more bits for convolutions, if the error is large and they have few bits
-    /// that no option sets for them by name or operator.
+    /// The result with more bits for convolutions, if the error is large, they have few bits that
+    /// no option sets for them by name or operator, and more bits make it much smaller.
     fn with_wider_convolutions(
         &mut self,
         quantized: &Quantized,
@@ -135,7 +139,7 @@ impl Check<'_> {
         let mut wider = config.clone();
         let wide = config::signed("bits", ENOUGH_BITS)?;
         wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), wide)));
-        let Some((mut better, found)) = self.tried(wider, ranges, measured)? else {
+        let Some((mut better, found)) = self.tried(wider, ranges, measured, GAIN_DB)? else {
             return Ok(None);
         };
         let count = |report: &crate::Report| {
@@ -155,17 +159,21 @@ impl Check<'_> {
         Ok(Some((better, found)))
     }
 
-    /// The model quantized with other options, if its output error is measured to be smaller.
+    /// The model quantized with other options, if its SQNR is measured to be higher by more than
+    /// `margin`, in decibels.
     fn tried(
         &mut self,
         config: Config,
         ranges: Option<&Ranges>,
         before: &OutputCheck,
+        margin: f64,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
         let found = made(self.model, config, ranges)
             .and_then(|other| self.measured(&other).map(|measured| (other, measured)));
         match found {
-            Ok((other, measured)) if measured.sqnr_db() > before.sqnr_db() => {
+            Ok((other, measured))
+                if measured.sqnr_db() > before.sqnr_db().map(|db| db + margin) =>
+            {
                 Ok(Some((other, measured)))
             }
             Err(error) if is_cancelled(&error) => Err(error),
