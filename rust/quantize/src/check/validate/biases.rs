@@ -10,7 +10,7 @@ use quantize_rs_math::{Params, QSpec};
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::stored::{base_of, qtype_of};
-use super::weights::ObservedRange;
+use super::weights::WeightComparison;
 use super::wiring::{Pairs, bias_input, root};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
@@ -27,12 +27,12 @@ const SLACK: f64 = 1e-6;
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
-    seen: &ObservedRange,
+    compared: &WeightComparison,
     pairs: &Pairs,
     half: Option<HalfType>,
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
-    let work = Work { before, after, shifts: &seen.shifts, biases: biases(before)?, half };
+    let work = Work { before, after, shifts: &compared.shifts, biases: biases(before)?, half };
     let mut nodes: Vec<(usize, usize)> =
         pairs.iter().map(|(here, there)| (*here, *there)).collect();
     nodes.sort_unstable();

@@ -238,10 +238,10 @@ fn against(
     structure::check(&before, &after, half, &mut found);
     let stored = stored::all(&before, &after, &mut found);
     let pairs = wiring::check(&before, &after, &stored, half, &mut found);
-    let seen = weights::check(&before, &after, &stored, half, &mut found)?;
-    constants::check(&before, &after, &stored, &seen.smoothing, half, &mut found)?;
-    biases::check(&before, &after, &seen, &pairs, half, &mut found)?;
-    Ok((found, seen.lost))
+    let compared = weights::check(&before, &after, &stored, half, &mut found)?;
+    constants::check(&before, &after, &stored, &compared.smoothing, half, &mut found)?;
+    biases::check(&before, &after, &compared, &pairs, half, &mut found)?;
+    Ok((found, compared.lost))
 }
 
 impl Validation {

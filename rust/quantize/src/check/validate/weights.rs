@@ -27,9 +27,9 @@ use crate::graph::{Graph, ValueId};
 use crate::options::HalfType;
 use crate::transform::half_precision::is_clipped;
 
-/// Results of the comparison of weights that other checks use.
+/// What the comparison of weights found that other checks need.
 #[derive(Default)]
-pub(super) struct ObservedRange {
+pub(super) struct WeightComparison {
     /// For each node that multiplies by a weight: the accumulated error of the elements of each
     /// output channel.
     pub(super) shifts: HashMap<usize, Vec<f64>>,
@@ -45,8 +45,8 @@ pub(super) fn check(
     stored: &[Stored],
     half: Option<HalfType>,
     found: &mut Validation,
-) -> Result<ObservedRange, QuantizeError> {
-    let mut seen = ObservedRange::default();
+) -> Result<WeightComparison, QuantizeError> {
+    let mut compared = WeightComparison::default();
     let full = biases::full(after, found)?;
     let uses: HashMap<ValueId, Constant<'_>> =
         uses::constants(before).into_iter().map(|constant| (constant.anchor, constant)).collect();
@@ -62,7 +62,7 @@ pub(super) fn check(
                 None => "its name does not say which weight it is".to_owned(),
             };
             found.skip(integers, why);
-            seen.lost += 1;
+            compared.lost += 1;
             continue;
         };
         let tensor = before.model.tensor(proto)?;
@@ -77,7 +77,7 @@ pub(super) fn check(
             continue;
         }
         let of = (name.as_str(), &tensor.shape[..]);
-        let factors = smoothing(before, after, stored, of, half, &mut seen.smoothing);
+        let factors = smoothing(before, after, stored, of, half, &mut compared.smoothing);
         let constant = before.value(name).and_then(|id| uses.get(&id));
         let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
         let sampled = rounded_with_samples(after, stored, &decoded)?;
@@ -110,7 +110,7 @@ pub(super) fn check(
             Some(what) => found.problem(Check::Weights, integers, what),
             None => pair.report(&reference.floats, &look, found),
         }
-        pair.shifts(&reference.floats, &mut seen.shifts);
+        pair.shifts(&reference.floats, &mut compared.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
             Form::Codes(spec) => spec.codebook.name().to_owned(),
@@ -131,7 +131,7 @@ pub(super) fn check(
             max_steps: look.steps,
         });
     }
-    Ok(seen)
+    Ok(compared)
 }
 
 /// The elements of the original, with those of masks clipped as in the file.
