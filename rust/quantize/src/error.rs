@@ -175,6 +175,12 @@ fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> Stri
 }
 
 impl CalibrationError {
+    /// Creates the error for a source without samples.
+    pub(crate) fn no_samples() -> CalibrationError {
+        let reason = "the source is empty".to_owned();
+        CalibrationError::new(CalibrationErrorKind::NoSamples { reason })
+    }
+
     /// Creates the error for a sample file or array that cannot be read or used.
     pub fn data(problem: impl Into<String>) -> CalibrationError {
         CalibrationError::new(CalibrationErrorKind::Data { problem: problem.into() })

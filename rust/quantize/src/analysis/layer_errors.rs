@@ -14,7 +14,7 @@ use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::calibrate::padding::{PaddingMask, counted};
 use crate::calibrate::pair::OffsetSink;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
-use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
+use crate::error::while_unchanged;
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
@@ -90,8 +90,7 @@ pub fn layer_errors(
             (&transform::widened(original)?, &transform::widened(quantized)?);
         let rows = matching(original, quantized)?;
         let Some(first) = samples.next_sample().transpose()? else {
-            let reason = "the source is empty".to_owned();
-            return Err(CalibrationError::new(Kind::NoSamples { reason }).into());
+            return Err(CalibrationError::no_samples().into());
         };
         let names: Vec<String> = rows.iter().map(|row| row.name.clone()).collect();
         let groups = groups(original, engine, &first, &names)?;

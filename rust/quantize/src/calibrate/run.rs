@@ -167,8 +167,7 @@ pub(crate) fn observe<W: ValueObserver>(
         let observers = observers.collect::<Result<Vec<W>, _>>()?;
         earliest(finished.err(), fed.err())?;
         if driver.done == 0 {
-            let reason = "the source is empty".to_owned();
-            return Err(CalibrationError::new(Kind::NoSamples { reason }));
+            return Err(CalibrationError::no_samples());
         }
         let Driver { done: samples, engine, notes, .. } = driver;
         Ok(RunOutcome { observers, samples, engine, notes })

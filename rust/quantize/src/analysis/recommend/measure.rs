@@ -105,8 +105,7 @@ pub fn recommend_measured(
             .take(MAX_SAMPLES)
             .collect::<Result<_, CalibrationError>>()?;
         if taken.is_empty() {
-            let reason = "the source is empty".to_owned();
-            return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }).into());
+            return Err(CalibrationError::no_samples().into());
         }
         let mut measurement =
             Measurement { model, wanted, engine, taken: &taken, control: &mut control };

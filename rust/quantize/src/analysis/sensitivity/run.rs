@@ -17,7 +17,6 @@ use crate::analysis::compare::{CompareOptions, outputs, scored};
 use crate::analysis::recorded::Sizes;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples};
-use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::fingerprint::fingerprint;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::float32;
@@ -149,8 +148,7 @@ pub(crate) fn all_of(samples: &mut dyn Samples) -> Result<Vec<Sample>, Calibrati
         all.push(sample);
     }
     if all.is_empty() {
-        let reason = "the source is empty".to_owned();
-        return Err(CalibrationError::new(Kind::NoSamples { reason }));
+        return Err(CalibrationError::no_samples());
     }
     Ok(all)
 }
