@@ -82,11 +82,6 @@ impl Deviation {
         }
     }
 
-    /// Whether the reference has a nonzero element.
-    pub fn has_signal(&self) -> bool {
-        self.sums.signal != 0.0
-    }
-
     /// The metrics of everything accumulated.
     pub fn metrics(&self) -> Metrics {
         self.sums.metrics(self.elements)

@@ -221,11 +221,6 @@ impl QType {
         if bits < 8 { elements.div_ceil(8 / bits) } else { elements.saturating_mul(bits / 8) }
     }
 
-    /// The compression ratio relative to float32, without scales and zero points.
-    pub fn nominal_ratio(self) -> f64 {
-        f64::from(f32::MANTISSA_DIGITS + 8) / f64::from(self.bits())
-    }
-
     /// The type with this name or alias (such as `float8`), in any case; `None` when there is none.
     pub fn parse(name: &str) -> Option<QType> {
         let known = |known: &str| known.eq_ignore_ascii_case(name);
@@ -321,13 +316,5 @@ mod tests {
         assert_eq!(QType::Int2.packed_len(0), 0);
         assert_eq!(QType::Int16.packed_len(3), 6);
         assert_eq!(QType::Int32.packed_len(3), 12);
-    }
-
-    #[test]
-    fn nominal_ratios() {
-        assert_eq!(QType::Int8.nominal_ratio(), 4.0);
-        assert_eq!(QType::Float8E5M2.nominal_ratio(), 4.0);
-        assert_eq!(QType::Int4.nominal_ratio(), 8.0);
-        assert_eq!(QType::Int2.nominal_ratio(), 16.0);
     }
 }

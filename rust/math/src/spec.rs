@@ -124,21 +124,6 @@ impl QSpec {
         }
     }
 
-    /// int8, zero point 0, one scale.
-    pub const fn int8_symmetric() -> QSpec {
-        QSpec::new(QType::Int8, true, Granularity::PerTensor)
-    }
-
-    /// int8 with a zero point, one scale.
-    pub const fn int8_asymmetric() -> QSpec {
-        QSpec::new(QType::Int8, false, Granularity::PerTensor)
-    }
-
-    /// int4, zero point 0, one scale per index along the first axis.
-    pub const fn int4_per_channel() -> QSpec {
-        QSpec::new(QType::Int4, true, Granularity::PerAxis { axis: 0 })
-    }
-
     /// The bits of the grid: those of the type, or fewer.
     #[inline]
     pub const fn bits(&self) -> u32 {
