@@ -13,7 +13,8 @@ use crate::QuantizeError;
 impl Config {
     /// Refuses numbers outside of the range that their row allows.
     fn check_ranges(&self) -> Result<(), QuantizeError> {
-        let values = serde_json::to_value(self).unwrap_or_default();
+        let values = serde_json::to_value(self)
+            .map_err(|error| QuantizeError::option("config", error.to_string()))?;
         let given = |row: &OptionRow| values.get(row.name).map_or(Ok(()), |v| row.check_range(v));
         Self::ROWS.iter().try_for_each(given)
     }
