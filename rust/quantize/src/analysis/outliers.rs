@@ -11,7 +11,7 @@ use crate::QuantizeError;
 use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::graph::uses;
-use crate::transform::{channels, floats, lifted};
+use crate::transform::{channels, finite_floats, lifted};
 
 /// What counts as an outlier.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,7 +111,7 @@ pub fn outliers(model: &Model, options: &OutlierOptions) -> Result<Outliers, Qua
         for constant in uses::constants(&graph).iter().filter(|constant| constant.is_weight()) {
             let name = graph.values[constant.anchor].name;
             let tensor = graph.model.tensor(constant.tensor)?;
-            let values = match floats(&tensor) {
+            let values = match finite_floats(&tensor) {
                 Ok(Some(values)) => values,
                 Ok(None) => continue,
                 Err(index) => {

@@ -40,7 +40,7 @@ pub use extract::{Extract, extract};
 
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};
-pub(crate) use prune::{channels, floats, lifted, prune_only};
+pub(crate) use prune::{channels, finite_floats, lifted, prune_only};
 pub(crate) use subtract_bias::NEGATED;
 pub(crate) use widen_floats::HALVES;
 

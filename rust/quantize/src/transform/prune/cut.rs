@@ -10,6 +10,7 @@ use quantize_rs_onnx::{DataType, Tensor};
 
 use super::buffer;
 use crate::options::Below;
+use crate::transform::floats::floats;
 
 /// A pruned tensor.
 pub(super) struct Zeroed {
@@ -74,18 +75,6 @@ pub(super) fn zeroed(
         DataType::BFloat16 => of::<Brain>(tensor, 2, layout, below).map(Some),
         _ => Ok(None),
     }
-}
-
-/// The exact elements of a tensor; `None` if it is not a floating-point tensor.
-pub(super) fn floats(tensor: &Tensor) -> Option<Vec<f64>> {
-    let (width, read): (usize, fn(&[u8]) -> f64) = match tensor.dtype {
-        DataType::Float => (4, Single::read),
-        DataType::Double => (8, Double::read),
-        DataType::Float16 => (2, Half::read),
-        DataType::BFloat16 => (2, Brain::read),
-        _ => return None,
-    };
-    Some(tensor.data.chunks_exact(width).map(read).collect())
 }
 
 /// The number of zeros in a tensor.

@@ -13,6 +13,7 @@ use quantize_rs_onnx::{
 };
 use serde::Serialize;
 
+use super::floats::floats;
 use super::{ALL, Pass, Step};
 use crate::QuantizeError;
 use crate::error::{QuantizeErrorKind, while_unchanged};
@@ -140,8 +141,8 @@ pub(crate) fn lifted(model: &Model) -> Result<Model, QuantizeError> {
 ///
 /// # Errors
 /// Returns the index of a non-finite element.
-pub(crate) fn floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
-    let values = cut::floats(tensor);
+pub(crate) fn finite_floats(tensor: &Tensor) -> Result<Option<Vec<f64>>, usize> {
+    let values = floats(tensor);
     match values.as_ref().and_then(|values| values.iter().position(|x| !x.is_finite())) {
         Some(index) => Err(index),
         None => Ok(values),
