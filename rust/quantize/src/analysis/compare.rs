@@ -196,17 +196,12 @@ pub(crate) fn outputs(
         // An undeclared type is mostly float; the engine finds out.
         let dtype = output.tensor_type().map(|tensor| DataType::from_number(tensor.elem_type));
         match dtype {
-            Some(Some(dtype)) if !is_float(dtype) => others.push(name),
+            Some(Some(dtype)) if !dtype.is_float() => others.push(name),
             None if output.value_type.is_some() => others.push(name),
             _ => floats.push(name),
         }
     }
     Ok((floats, others))
-}
-
-fn is_float(dtype: DataType) -> bool {
-    use DataType::{BFloat16, Double, Float, Float16};
-    matches!(dtype, Float | Float16 | BFloat16 | Double)
 }
 
 /// For each output: whether its highest scores are compared.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use quantize_rs_math::Range;
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{DataType, Model};
 
 use super::engine::{Engine, Sample, Samples, ValueSink};
 use super::padding::{PaddingMask, counted};
@@ -11,7 +11,6 @@ use super::probe_matmuls::{MatMulProbes, ProbedMatMul, products};
 use super::run::{Control, Progress, ValueObserver, observe};
 use super::score::{Score, Scored};
 use crate::encode::WeightCache;
-use crate::graph::uses::FLOATS;
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Plan, QuantizeError, Ranges};
 
@@ -46,7 +45,7 @@ pub(super) const LAYER_SAMPLES: usize = 8;
 
 /// The names of the float outputs of a model.
 pub(super) fn float_outputs(model: &Model) -> Vec<String> {
-    let is_float = |number: i32| FLOATS.iter().any(|float| float.number() == number);
+    let is_float = |number: i32| DataType::from_number(number).is_some_and(DataType::is_float);
     let outputs = model.graph().output.iter();
     let outputs =
         outputs.filter(|it| it.tensor_type().is_some_and(|tensor| is_float(tensor.elem_type)));

@@ -17,7 +17,7 @@ const PLACES: [(usize, usize, usize); 2] = [(3, 1, 12), (4, 2, 13)];
 const MAX_CHANNELS: usize = 1 << 20;
 
 /// The types of a cache of floats, and of integers.
-const FLOATS: [DataType; 3] = [DataType::Float, DataType::Float16, DataType::BFloat16];
+const CACHE_TYPES: [DataType; 3] = [DataType::Float, DataType::Float16, DataType::BFloat16];
 const INTEGERS: [DataType; 2] = [DataType::Int8, DataType::UInt8];
 
 /// A cache of keys or values.
@@ -49,7 +49,7 @@ pub(crate) fn cached_attention<'m>(graph: &Graph<'m>) -> Vec<CachedAttention<'m>
         if proto.domain != MICROSOFT || proto.op_type != ATTENTION || is_quantized(graph, node) {
             return None;
         }
-        let caches = PLACES.iter().map(|places| cache(graph, node, *places, &FLOATS));
+        let caches = PLACES.iter().map(|places| cache(graph, node, *places, &CACHE_TYPES));
         Some(CachedAttention { node, caches: caches.collect::<Option<_>>()? })
     });
     found.collect()

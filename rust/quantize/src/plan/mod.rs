@@ -381,7 +381,7 @@ const MIN_LARGE_ELEMENTS: usize = 1 << 12;
 fn is_large(constant: &uses::Constant<'_>) -> bool {
     let axes = constant.shape.iter().filter(|length| **length > 1).count();
     let elements = constant.shape.iter().product::<usize>();
-    let is_float = constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype));
+    let is_float = constant.dtype.is_some_and(DataType::is_float);
     is_float && axes > 1 && elements >= MIN_LARGE_ELEMENTS
 }
 

@@ -220,7 +220,7 @@ fn kept(
         let uneven = uneven.then_some(KeepReason::UnevenFactors);
         return Some(kept.or(uneven).unwrap_or_else(|| no_rule(graph, constant)));
     }
-    if !constant.dtype.is_some_and(|dtype| uses::FLOATS.contains(&dtype)) {
+    if !constant.dtype.is_some_and(DataType::is_float) {
         return Some(KeepReason::NotFloat32 { dtype: constant.dtype });
     }
     // Where some of the nodes that multiply by it are left in float, the others decide.

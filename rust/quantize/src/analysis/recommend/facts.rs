@@ -127,7 +127,7 @@ impl Facts {
                 self.integer_bytes += bytes;
                 continue;
             }
-            let Some(dtype) = constant.dtype.filter(|dtype| is_float(*dtype)) else { continue };
+            let Some(dtype) = constant.dtype.filter(|dtype| dtype.is_float()) else { continue };
             let mut consumers = constant.multipliers(graph).filter(|node| family(node).is_some());
             let Some(first) = consumers.next() else { continue };
             // If a matrix multiplication reads it, too, that counts.
@@ -188,15 +188,10 @@ fn family(node: &NodeProto) -> Option<Family> {
     })
 }
 
-fn is_float(dtype: DataType) -> bool {
-    use DataType::{BFloat16, Double, Float, Float16};
-    matches!(dtype, Float | Float16 | BFloat16 | Double)
-}
-
 /// Whether a node dequantizes it, or multiplies by it as integers.
 fn is_integer(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
     let narrow = constant.tensor.dtype().is_some_and(|dtype| dtype.bits() <= 16);
-    let float = constant.dtype.is_some_and(is_float);
+    let float = constant.dtype.is_some_and(DataType::is_float);
     let reads = |node: &NodeProto| {
         matches!(
             node.op_type.as_str(),

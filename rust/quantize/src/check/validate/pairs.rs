@@ -7,7 +7,6 @@ use super::{Check, Validation};
 use crate::graph::elements::to_f32;
 use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::qlinear::{Slot, qlinear_of};
-use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::options::HalfType;
 use crate::transform::HALVES;
@@ -34,7 +33,7 @@ pub(super) fn check(
     if proto.is_onnx()
         && kind == "DequantizeLinear"
         && let Some(source) = after.input(node, 0)
-        && let Some(dtype) = after.dtype(source).filter(|dtype| uses::FLOATS.contains(dtype))
+        && let Some(dtype) = after.dtype(source).filter(|dtype| dtype.is_float())
     {
         let what = format!("it dequantizes `{}`, which is {dtype}", after.values[source].name);
         return found.problem(Check::Structure, proto.named(), what);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use quantize_rs_onnx::TensorProto;
+use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::Check;
 use super::wiring::{Step, Walk, constants_behind, same_attributes};
@@ -128,7 +128,7 @@ impl<'m> Walk<'_, 'm> {
         }
         let floats = |id: &ValueId| {
             let dtype = self.before.constant(*id).and_then(TensorProto::dtype);
-            dtype.is_some_and(|dtype| crate::graph::uses::FLOATS.contains(&dtype))
+            dtype.is_some_and(DataType::is_float)
         };
         read.retain(floats);
         let stands_for = |there: &ValueId, here: &ValueId| self.stands_for(*there, *here);

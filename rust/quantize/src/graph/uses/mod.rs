@@ -266,19 +266,15 @@ fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
         && value.consumers.iter().all(|consumer| casts(graph.nodes[consumer.node]).is_some())
 }
 
-/// The floating-point types that a weight can have.
-pub(crate) const FLOATS: [DataType; 4] =
-    [DataType::Float, DataType::Float16, DataType::BFloat16, DataType::Double];
-
 fn is_float(tensor: &TensorProto) -> bool {
-    tensor.dtype().is_some_and(|dtype| FLOATS.contains(&dtype))
+    tensor.dtype().is_some_and(DataType::is_float)
 }
 
 /// The floating-point type that a node casts to, if the node is such a `Cast`.
 pub(crate) fn casts(node: &NodeProto) -> Option<DataType> {
     let to = || DataType::from_number(i32::try_from(node.int("to", 0)).ok()?);
     let casts = node.op_type == "Cast" && node.is_onnx();
-    to().filter(|to| casts && FLOATS.contains(to))
+    to().filter(|to| casts && to.is_float())
 }
 
 /// Whether a node casts to float32.
