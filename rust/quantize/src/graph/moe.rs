@@ -4,7 +4,7 @@
 use quantize_rs_onnx::{AttributeProto, NodeProto};
 
 use super::Graph;
-use super::ops::MICROSOFT;
+use super::ops::{MICROSOFT, is_function};
 
 /// The operator on integers.
 pub(crate) const QMOE: &str = "QMoE";
@@ -74,8 +74,7 @@ pub(crate) fn normalizes(node: &NodeProto) -> bool {
 /// # Errors
 /// What it lacks.
 pub(crate) fn fits(graph: &Graph<'_>, node: &NodeProto) -> Result<(), String> {
-    let mut functions = graph.model.proto().functions.iter();
-    if functions.any(|own| own.domain == MICROSOFT && own.name == QMOE) {
+    if is_function(graph, QMOE) {
         return Err("the model calls a function of its own QMoE".to_owned());
     }
     if node.input.iter().skip(6).any(|name| !name.is_empty()) {

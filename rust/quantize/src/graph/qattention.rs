@@ -4,7 +4,7 @@
 use quantize_rs_onnx::{AttributeProto, NodeProto, Raw};
 
 use super::Graph;
-use super::ops::MICROSOFT;
+use super::ops::{MICROSOFT, is_function};
 
 /// The operator.
 pub(crate) const QATTENTION: &str = "QAttention";
@@ -40,8 +40,7 @@ pub(crate) fn fits(graph: &Graph<'_>, node: &NodeProto) -> Result<(), &'static s
     let known = |attribute: &AttributeProto| {
         SHARED.contains(&&*attribute.name) || is_left_out(attribute) || attribute.i == Some(0)
     };
-    let mut functions = graph.model.proto().functions.iter();
-    if functions.any(|own| own.domain == MICROSOFT && own.name == QATTENTION) {
+    if is_function(graph, QATTENTION) {
         return Err("the model has a function QAttention of its own");
     }
     if !has(BIAS) {

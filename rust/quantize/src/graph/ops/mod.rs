@@ -99,6 +99,12 @@ pub struct OpRule {
 /// The domain of ONNX Runtime's own operators.
 pub(crate) const MICROSOFT: &str = "com.microsoft";
 
+/// Whether the model has a function of the name of one of ONNX Runtime's own operators.
+pub(crate) fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
+    let mut functions = graph.model.proto().functions.iter();
+    functions.any(|function| function.domain == MICROSOFT && function.name == op_type)
+}
+
 /// All rules of ONNX's own operators, grouped by family.
 pub const ALL: &[&[OpRule]] = &[
     linear::RULES,

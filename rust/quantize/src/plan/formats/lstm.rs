@@ -3,8 +3,9 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{comes_from, is_function};
+use super::comes_from;
 use crate::Format;
+use crate::graph::ops::is_function;
 use crate::graph::uses::{Constant, Multiplier};
 use crate::graph::{Graph, ValueId};
 use crate::plan::accumulator_overflow::overflows;

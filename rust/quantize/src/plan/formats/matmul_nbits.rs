@@ -3,8 +3,9 @@
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{Form, experts, is_function};
+use super::{Form, experts};
 use crate::graph::Graph;
+use crate::graph::ops::is_function;
 use crate::graph::uses::{Along, Constant, Multiplier, Use};
 use crate::plan::{Consumers, KeepReason};
 use crate::{Config, Format};

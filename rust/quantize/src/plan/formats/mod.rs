@@ -141,12 +141,6 @@ pub(super) fn comes_from(graph: &Graph<'_>, value: Option<ValueId>, anchor: Valu
     false
 }
 
-/// Whether the model has a function of the name of one of ONNX Runtime's own operators.
-pub(super) fn is_function(graph: &Graph<'_>, op_type: &str) -> bool {
-    let mut functions = graph.model.proto().functions.iter();
-    functions.any(|function| function.domain == MICROSOFT && function.name == op_type)
-}
-
 #[cfg(test)]
 mod tests {
     use super::PLANS;

@@ -17,7 +17,7 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::names::Names;
-use crate::graph::ops::MICROSOFT;
+use crate::graph::ops::{MICROSOFT, is_function};
 use crate::graph::qattention::{fits, is_attention};
 use crate::graph::uses;
 
@@ -61,7 +61,6 @@ pub(super) fn unless_qattention(graph: &Graph<'_>) -> Result<Changes, QuantizeEr
 fn split(graph: &Graph<'_>, is_split: impl Fn(&NodeProto) -> bool) -> Changes {
     let mut names = Names::of(graph);
     let mut changes = Changes::default();
-    let own = &graph.model.proto().functions;
     for (index, node) in graph.nodes.iter().enumerate() {
         let fused = FUSED.iter().find(|fused| fused.name == node.op_type);
         let Some(fused) = fused.filter(|_| node.domain == MICROSOFT && is_split(node)) else {
@@ -70,8 +69,7 @@ fn split(graph: &Graph<'_>, is_split: impl Fn(&NodeProto) -> bool) -> Changes {
         let inputs = fused.weights.clone().filter_map(|input| graph.input(index, input));
         let mut weights = inputs.filter_map(|id| uses::rearranged_from(graph, id));
         let is_weighted = weights.any(|id| graph.dtype(id) == Some(DataType::Float));
-        let is_function = own.iter().any(|it| it.domain == MICROSOFT && it.name == fused.name);
-        if !is_weighted || is_function {
+        if !is_weighted || is_function(graph, fused.name) {
             continue;
         }
         let mut with = (*node).clone();
