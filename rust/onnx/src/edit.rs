@@ -295,8 +295,7 @@ fn write_attribute_types(graph: &mut Raw<GraphProto>) {
                 attribute.edit().kind = attribute.kind_of_content();
             }
             if attribute.subgraphs().next().is_some() {
-                let attribute = attribute.edit();
-                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(write_attribute_types);
+                attribute.edit().subgraphs_mut().for_each(write_attribute_types);
             }
         }
     }
@@ -316,9 +315,7 @@ fn remove_initializers_from_inputs(graph: &mut Raw<GraphProto>) {
         let attributes = node.edit().attribute.iter_mut();
         for attribute in attributes.filter(|own| own.subgraphs().any(has_initializers_among_inputs))
         {
-            let attribute = attribute.edit();
-            let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            bodies.for_each(remove_initializers_from_inputs);
+            attribute.edit().subgraphs_mut().for_each(remove_initializers_from_inputs);
         }
     }
 }

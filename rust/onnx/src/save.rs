@@ -185,7 +185,7 @@ fn edit_tensors(
             for tensor in tensors.filter(|tensor| wanted(tensor)) {
                 with(tensor.edit())?;
             }
-            for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+            for body in attribute.subgraphs_mut() {
                 edit_tensors(body, wanted, with)?;
             }
         }

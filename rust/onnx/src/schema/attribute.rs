@@ -184,6 +184,11 @@ impl AttributeProto {
         self.g.iter().chain(&self.graphs).map(|graph| &**graph)
     }
 
+    /// The subgraphs of the attribute, to change or replace.
+    pub fn subgraphs_mut(&mut self) -> impl Iterator<Item = &mut Raw<GraphProto>> {
+        self.g.iter_mut().chain(&mut self.graphs)
+    }
+
     pub(super) fn collect<'a>(&'a self, all: &mut Vec<&'a TensorProto>) {
         all.extend(self.tensors());
         self.subgraphs().for_each(|body| body.collect(all));

@@ -362,9 +362,7 @@ pub(crate) fn with_subgraphs(
         for (at, body) in attribute.subgraphs().enumerate() {
             let Some(body) = other(body) else { continue };
             let with = with.get_or_insert_with(|| node.clone());
-            let attribute = with.attribute[index].edit();
-            let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            if let Some(place) = bodies.nth(at) {
+            if let Some(place) = with.attribute[index].edit().subgraphs_mut().nth(at) {
                 *place = quantize_rs_onnx::Raw::new(body);
             }
         }

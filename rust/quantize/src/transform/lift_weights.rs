@@ -126,7 +126,7 @@ fn each_body(
         let mut copy = (**before).clone();
         let olds = before.g.iter().chain(&before.graphs);
         let mut own = false;
-        for (old, new) in olds.zip(copy.g.iter_mut().chain(&mut copy.graphs)) {
+        for (old, new) in olds.zip(copy.subgraphs_mut()) {
             let mut body = (**old).clone();
             if one_body(old, &mut body, lifted, outer) {
                 *new = Raw::new(body);

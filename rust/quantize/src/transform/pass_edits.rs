@@ -293,8 +293,7 @@ impl<'g, 'm> PassEdits<'g, 'm> {
             if attribute.subgraphs().next().is_none() {
                 continue;
             }
-            let attribute = attribute.edit();
-            for body in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+            for body in attribute.edit().subgraphs_mut() {
                 rename_reads(body.edit(), &HashSet::new(), &|name| {
                     let replaced = self.replacements.contains_key(name);
                     replaced.then(|| self.current_name(name).to_owned())
@@ -332,8 +331,7 @@ pub(super) fn rename_reads(
             if attribute.subgraphs().next().is_none() {
                 continue;
             }
-            let attribute = attribute.edit();
-            for inner in attribute.g.iter_mut().chain(&mut attribute.graphs) {
+            for inner in attribute.edit().subgraphs_mut() {
                 rename_reads(inner.edit(), &hidden, new);
             }
         }

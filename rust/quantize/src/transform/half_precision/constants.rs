@@ -139,8 +139,7 @@ pub(super) fn with_bodies<'n>(
         for (position, body) in attribute.subgraphs().enumerate() {
             let Some(body) = replace(body)? else { continue };
             let attribute = with.get_or_insert_with(|| node.clone()).attribute[at].edit();
-            let mut bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            if let Some(place) = bodies.nth(position) {
+            if let Some(place) = attribute.subgraphs_mut().nth(position) {
                 *place = Raw::new(body);
             }
         }

@@ -113,8 +113,7 @@ fn apart(graph: &mut Raw<GraphProto>) {
     for node in &mut graph.edit().node {
         for attribute in &mut node.edit().attribute {
             if attribute.subgraphs().next().is_some() {
-                let attribute = attribute.edit();
-                attribute.g.iter_mut().chain(&mut attribute.graphs).for_each(apart);
+                attribute.edit().subgraphs_mut().for_each(apart);
             }
         }
     }
@@ -151,14 +150,12 @@ impl Inlined<'_> {
             let mut given = self.call.attribute(outer).or_else(default)?.clone();
             given.name.clone_from(&own.name);
             // Nodes are identified by their address, and another node may share this subgraph.
-            given.g.iter_mut().chain(&mut given.graphs).for_each(apart);
+            given.subgraphs_mut().for_each(apart);
             let is_value = given.ref_attr_name.as_deref().is_none_or(str::is_empty);
             return is_value.then(|| Raw::new(given));
         }
         if own.subgraphs().next().is_some() {
-            let attribute = own.edit();
-            let bodies = attribute.g.iter_mut().chain(&mut attribute.graphs);
-            bodies.for_each(|body| self.body(body.edit()));
+            own.edit().subgraphs_mut().for_each(|body| self.body(body.edit()));
         }
         Some(own)
     }
