@@ -10,7 +10,9 @@ use crate::data;
 use crate::error::Error;
 use crate::external::External;
 use crate::functions::Functions;
-use crate::schema::{GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto};
+use crate::schema::{
+    GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, canonical_domain,
+};
 use crate::topological_sort;
 use crate::{DataType, Raw};
 
@@ -46,7 +48,7 @@ fn opsets(model: &ModelProto) -> Result<(), Error> {
     let mut seen = HashMap::new();
     for opset in &model.opset_import {
         // The standard's own operators may be imported under both of their names.
-        let domain = if opset.domain == "ai.onnx" { "" } else { &opset.domain };
+        let domain = canonical_domain(&opset.domain);
         if opset.version < 1 {
             let what =
                 format!("version {} of operator set `{domain}`, expected 1 or more", opset.version);

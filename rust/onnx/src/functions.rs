@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use crate::error::Error;
-use crate::schema::{FunctionProto, ModelProto, NodeProto, Raw};
+use crate::schema::{FunctionProto, ModelProto, NodeProto, Raw, canonical_domain};
 use crate::topological_sort;
 
 /// The functions of a model, by domain, name and overload.
@@ -21,7 +21,7 @@ impl<'m> Functions<'m> {
     pub fn of(model: &'m ModelProto) -> Functions<'m> {
         let all = &model.functions[..];
         let key = |function: &'m FunctionProto| {
-            (own(&function.domain), function.name.as_str(), function.overload.as_str())
+            (canonical_domain(&function.domain), function.name.as_str(), function.overload.as_str())
         };
         let by_name = all.iter().enumerate().map(|(at, function)| (key(function), at)).collect();
         Functions { all, by_name }
@@ -37,7 +37,9 @@ impl<'m> Functions<'m> {
         if self.all.is_empty() {
             return None;
         }
-        self.by_name.get(&(own(&node.domain), &*node.op_type, &*node.overload)).copied()
+        self.by_name
+            .get(&(canonical_domain(&node.domain), &*node.op_type, &*node.overload))
+            .copied()
     }
 
     /// The functions that a node calls, directly or in its subgraphs.
@@ -69,9 +71,4 @@ impl<'m> Functions<'m> {
             Error::structure(place, "it calls itself: functions cannot be recursive")
         })
     }
-}
-
-/// The domain of ONNX's own operators has two names.
-fn own(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }

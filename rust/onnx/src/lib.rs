@@ -48,7 +48,7 @@ pub use save::{ExternalDataSplit, Saved};
 pub use schema::{
     AttributeProto, Dimension, FunctionProto, GraphProto, ModelProto, NodeProto, Numbers,
     OperatorSetIdProto, Raw, SparseTensorProto, TensorProto, TensorShapeProto, TensorTypeProto,
-    TypeProto, ValueInfoProto,
+    TypeProto, ValueInfoProto, canonical_domain,
 };
 pub use stop::stop_when;
 pub use target::{write_file, write_file_with};

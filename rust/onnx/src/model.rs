@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::external::External;
 use crate::other_formats;
 use crate::save::{self, ExternalDataSplit, Saved};
-use crate::schema::{GraphProto, Message, ModelProto, TensorProto};
+use crate::schema::{GraphProto, Message, ModelProto, TensorProto, canonical_domain};
 use crate::trace;
 use crate::wire::Span;
 use crate::{Raw, Tensor};
@@ -108,14 +108,16 @@ impl Model {
         self.bytes + beside as u64
     }
 
-    /// Version of the opset of `domain` (empty for ONNX's own); `None` when it is not imported.
+    /// Version of the opset of `domain` (empty or `ai.onnx` for ONNX's own); `None` when it is not
+    /// imported.
     pub fn opset(&self, domain: &str) -> Option<i64> {
-        let same = |other: &str| other == domain || (domain.is_empty() && other == "ai.onnx");
-        let imported = self.proto.opset_import.iter().find(|opset| same(&opset.domain));
+        let imported = self.proto.opset_import.iter().find(|opset| opset.is_of(domain));
         match imported {
             Some(opset) => Some(opset.version),
             // Before IR 3, `opset_import` was optional: version 1 of ONNX's own operators.
-            None if domain.is_empty() && self.proto.opset_import.is_empty() => Some(1),
+            None if canonical_domain(domain).is_empty() && self.proto.opset_import.is_empty() => {
+                Some(1)
+            }
             None => None,
         }
     }

@@ -110,6 +110,18 @@ fn opset_imports_are_added_from_ir_3_on() {
 }
 
 #[test]
+fn the_opset_of_onnx_is_found_by_both_of_its_names() {
+    for domain in ["", "ai.onnx"] {
+        let mut model = model(8);
+        model.apply(vec![Edit::SetOpset { domain: domain.to_owned(), version: 17 }]).unwrap();
+        let names = ["", "ai.onnx", "com.microsoft"];
+        assert_eq!(names.map(|name| model.opset(name)), [Some(17), Some(17), None], "{domain}");
+    }
+    let bytes = [int(1, 2), bytes(7, &[&graph(&[])])].concat();
+    assert_eq!(Model::from_bytes(bytes).unwrap().opset("ai.onnx"), Some(1));
+}
+
+#[test]
 fn a_subgraph_does_not_capture_its_own_sparse_initializers() {
     let sparse = bytes(15, &[&bytes(1, &[&tensor("s")])]);
     let inner = bytes(1, &[&node("Identity", &["s"], &["inner"], &[])]);

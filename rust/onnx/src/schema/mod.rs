@@ -142,7 +142,7 @@ mod types;
 pub use attribute::AttributeProto;
 pub use graph::GraphProto;
 pub use model::{FunctionProto, ModelProto, OperatorSetIdProto};
-pub use node::NodeProto;
+pub use node::{NodeProto, canonical_domain};
 pub use numbers::Numbers;
 pub use tensor::{SparseTensorProto, TensorProto};
 pub use types::{Dimension, TensorShapeProto, TensorTypeProto, TypeProto, ValueInfoProto};

@@ -1,7 +1,7 @@
 //! `ModelProto` and its parts outside the graph.
 
 use super::attribute::read_attribute;
-use super::node::read_node;
+use super::node::{canonical_domain, read_node};
 use super::{
     AttributeProto, Bytes, Encode, Error, Field, GraphProto, Message, NodeProto, Raw, Rope,
     TensorProto, put_messages, put_name, put_rest, put_string,
@@ -92,8 +92,7 @@ impl OperatorSetIdProto {
 
     /// Whether this is the opset of a domain; ONNX's own has two names.
     pub fn is_of(&self, domain: &str) -> bool {
-        let own = |domain: &str| domain.is_empty() || domain == "ai.onnx";
-        self.domain == domain || own(&self.domain) && own(domain)
+        canonical_domain(&self.domain) == canonical_domain(domain)
     }
 
     /// Version 1 of ONNX's own operators, the default of models without opset imports.

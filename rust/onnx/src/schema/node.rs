@@ -6,6 +6,12 @@ use super::{
     put_name, put_rest,
 };
 
+/// The one name of a domain of operators: that of ONNX's own has two, the empty one and `ai.onnx`,
+/// of which this is the empty one.
+pub fn canonical_domain(domain: &str) -> &str {
+    if domain == "ai.onnx" { "" } else { domain }
+}
+
 /// `NodeProto`: one operation.
 #[derive(Clone, Debug, Default)]
 pub struct NodeProto {
@@ -92,7 +98,7 @@ impl NodeProto {
 
     /// Whether the operator is ONNX's own.
     pub fn is_onnx(&self) -> bool {
-        matches!(self.domain.as_str(), "" | "ai.onnx")
+        canonical_domain(&self.domain).is_empty()
     }
 
     /// The subgraphs of the node: bodies of `If`, `Loop`, `Scan`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto};
+use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto, canonical_domain};
 use serde::Serialize;
 
 use crate::graph::{recurrent_batch, shape_of};
@@ -63,8 +63,8 @@ impl ModelInfo {
         let (proto, graph) = (model.proto(), model.graph());
         let mut operators = BTreeMap::new();
         for node in &graph.node {
-            let name = match node.domain.as_str() {
-                "" | "ai.onnx" => node.op_type.clone(),
+            let name = match canonical_domain(&node.domain) {
+                "" => node.op_type.clone(),
                 domain => format!("{domain}::{}", node.op_type),
             };
             *operators.entry(name).or_insert(0) += 1;

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{Granularity, QType};
-use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto, canonical_domain};
 
 use super::writer::floats_of;
 use crate::QuantizeError;
@@ -57,8 +57,8 @@ struct FloatWeights<'g, 'm> {
 impl FloatWeights<'_, '_> {
     fn node(&mut self, index: usize) {
         let node = self.graph.nodes[index];
-        let done = match (node.op_type.as_str(), node.domain.as_str()) {
-            ("DequantizeLinear", "" | "ai.onnx") => self.dequantized(index),
+        let done = match (node.op_type.as_str(), canonical_domain(&node.domain)) {
+            ("DequantizeLinear", "") => self.dequantized(index),
             ("MatMulNBits", MICROSOFT) => self.product(index),
             ("MatMulBnb4", MICROSOFT) => self.coded_product(index),
             ("GatherBlockQuantized", MICROSOFT) => self.lookup(index),

@@ -1,7 +1,7 @@
 //! The units of an input: what a graph subtracts from it and divides it by before anything else.
 
 use quantize_rs::{Graph, ValueId};
-use quantize_rs_onnx::NodeProto;
+use quantize_rs_onnx::{NodeProto, canonical_domain};
 
 /// The maximum number of operators that are read at an input.
 const DEPTH: usize = 6;
@@ -82,9 +82,9 @@ struct Step {
 impl Step {
     fn of(graph: &Graph<'_>, index: usize, value: ValueId, shape: &[usize]) -> Option<Step> {
         let node = graph.nodes[index];
-        match (node.domain.as_str(), node.op_type.as_str()) {
+        match (canonical_domain(&node.domain), node.op_type.as_str()) {
             ("ai.onnx.ml", "Scaler") => scaler(node, shape),
-            ("" | "ai.onnx", "Sub" | "Div" | "Add" | "Mul") => {
+            ("", "Sub" | "Div" | "Add" | "Mul") => {
                 let swaps = matches!(&*node.op_type, "Add" | "Mul");
                 let (first, second) = (graph.input(index, 0)?, graph.input(index, 1)?);
                 let constant = match (first == value, second == value) {
@@ -101,7 +101,7 @@ impl Step {
                 };
                 Some(Step { axis, shift, factor })
             }
-            ("" | "ai.onnx", "BatchNormalization") if graph.input(index, 0) == Some(value) => {
+            ("", "BatchNormalization") if graph.input(index, 0) == Some(value) => {
                 let [mean, variance] =
                     [3, 4].map(|slot| along_one_axis(graph, graph.input(index, slot)?, &[]));
                 let (mean, variance) = (mean?.1, variance?.1);

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use quantize_rs::{CalibrationError, CalibrationErrorKind};
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, canonical_domain};
 use tract_onnx::Onnx;
 use tract_onnx::pb::type_proto::Value;
 use tract_onnx::pb::{
@@ -344,7 +344,7 @@ fn has_own_activations(node: &NodeProto) -> bool {
 }
 
 fn is_default(domain: &str) -> bool {
-    domain.is_empty() || domain == "ai.onnx"
+    canonical_domain(domain).is_empty()
 }
 
 fn attribute<'n>(node: &'n NodeProto, name: &str) -> Option<&'n AttributeProto> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use quantize_rs_onnx::{
     AttributeProto, DataType, FunctionProto, GraphProto, Model, NodeProto, Raw, TensorProto,
-    topological,
+    canonical_domain, topological,
 };
 
 use super::call::Call;
@@ -43,7 +43,7 @@ impl<'m> Inferred<'m> {
     pub(crate) fn of(model: &'m Model) -> Inferred<'m> {
         let mut functions = HashMap::new();
         for function in &model.proto().functions {
-            let key = (own_domain(&function.domain), function.name.as_str());
+            let key = (canonical_domain(&function.domain), function.name.as_str());
             // If two functions have the same name, it is ambiguous which one is called.
             functions.entry(key).and_modify(|known| *known = None).or_insert(Some(&**function));
         }
@@ -212,7 +212,7 @@ impl<'m> InferenceState<'m> {
     fn node(&self, node: &'m NodeProto, scope: &Scope<'_, 'm>) -> Vec<Fact> {
         let inputs = node.input.iter().map(|name| scope.fact(name)).collect();
         let call = Call { node, inputs, scope, state: self };
-        let key = (own_domain(&node.domain), node.op_type.as_str());
+        let key = (canonical_domain(&node.domain), node.op_type.as_str());
         let mut made = match self.functions.get(&key) {
             Some(function) => function.and_then(|it| self.function(it, &call)).unwrap_or_default(),
             None => made(&call),
@@ -353,11 +353,6 @@ fn own(values: &Facts<'_>, name: &str) -> Fact {
 
 fn address(graph: &GraphProto) -> usize {
     std::ptr::from_ref(graph).addr()
-}
-
-/// The ONNX domain has two names.
-fn own_domain(domain: &str) -> &str {
-    if domain == "ai.onnx" { "" } else { domain }
 }
 
 /// The number of nodes of a model, including those of subgraphs and functions.

@@ -3,7 +3,7 @@
 //! An operator of ONNX that has no row takes 16-bit floats at all inputs and outputs, in every
 //! opset; one of another domain that has no row takes none.
 
-use quantize_rs_onnx::NodeProto;
+use quantize_rs_onnx::{NodeProto, canonical_domain};
 
 /// Since which opset of its domain an operator is defined for a type.
 #[derive(Clone, Copy)]
@@ -12,6 +12,7 @@ enum Defined {
     Never,
 }
 
+use crate::graph::ops::MICROSOFT;
 use crate::options::HalfType;
 use Defined::{Never, Since};
 
@@ -43,7 +44,7 @@ impl OperatorRow {
 
 /// The operators of ONNX that differ from the rule. `bfloat16` is asked for
 /// [its opset](HalfType::since_opset) and later ones alone.
-const ONNX: &[OperatorRow] = &[
+const ONNX_ROWS: &[OperatorRow] = &[
     // It would read 16 bits instead of 32.
     OperatorRow::of("BitCast", Never, Never),
     OperatorRow::of("Celu", Never, Never),
@@ -89,7 +90,7 @@ const ONNX: &[OperatorRow] = &[
 ];
 
 /// The operators of ONNX Runtime that are defined for both types (its release 1.32).
-const MICROSOFT: &[OperatorRow] = &[
+const MICROSOFT_ROWS: &[OperatorRow] = &[
     OperatorRow::with("Attention", &[], &[]),
     OperatorRow::with("BiasAdd", &[], &[]),
     OperatorRow::with("BiasGelu", &[], &[]),
@@ -133,9 +134,9 @@ const MICROSOFT: &[OperatorRow] = &[
 ];
 
 fn row(node: &NodeProto) -> Option<&'static OperatorRow> {
-    let rows = match node.domain.as_str() {
-        "" | "ai.onnx" => ONNX,
-        "com.microsoft" => MICROSOFT,
+    let rows = match canonical_domain(&node.domain) {
+        "" => ONNX_ROWS,
+        MICROSOFT => MICROSOFT_ROWS,
         _ => return None,
     };
     rows.iter().find(|row| row.op_type == node.op_type)

@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, GraphProto, Model, NodeProto, Tensor, TensorPro
 use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::infer::{Facts, Inferred};
+use crate::graph::ops::MICROSOFT;
 
 /// A graph and what its nodes read and compute.
 pub(super) struct Scope<'s> {
@@ -80,7 +81,7 @@ impl<'s> Scope<'s> {
 
     /// The result of an operator of ONNX Runtime has the type of the first float that it reads.
     fn assume(&mut self, node: &'s NodeProto) {
-        let Some(made) = node.output.first().filter(|_| node.domain == "com.microsoft") else {
+        let Some(made) = node.output.first().filter(|_| node.domain == MICROSOFT) else {
             return;
         };
         if self.dtype(made).is_none()

@@ -10,7 +10,10 @@ mod weight_calls;
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 
-use quantize_rs_onnx::{Edit, FunctionProto, Functions, NodeProto, Raw, topological};
+use quantize_rs_onnx::{
+    Edit, FunctionProto, Functions, NodeProto, OperatorSetIdProto, Raw, canonical_domain,
+    topological,
+};
 
 use super::Changes;
 use super::convert_opset::{convert_function, is_unchanged};
@@ -131,7 +134,8 @@ struct Inliner<'g, 'm> {
 impl<'g, 'm> Inliner<'g, 'm> {
     fn of(graph: &'g Graph<'m>, functions: &'g Functions<'m>) -> Inliner<'g, 'm> {
         let imports = &graph.model.proto().opset_import;
-        let opsets = imports.iter().map(|import| (own(&import.domain), import.version)).collect();
+        let domain = |import: &OperatorSetIdProto| canonical_domain(&import.domain).to_owned();
+        let opsets = imports.iter().map(|import| (domain(import), import.version)).collect();
         Inliner {
             graph,
             functions,
@@ -233,10 +237,10 @@ impl<'g, 'm> Inliner<'g, 'm> {
     /// Imports the operator domains that a function needs and the model does not import yet.
     fn import(&mut self, function: &FunctionProto) {
         for import in &function.opset_import {
-            let (domain, version) = (own(&import.domain), import.version);
-            if !self.opsets.contains_key(&domain) {
-                self.edits.push(Edit::SetOpset { domain: domain.clone(), version });
-                self.opsets.insert(domain, version);
+            let (domain, version) = (canonical_domain(&import.domain), import.version);
+            if !self.opsets.contains_key(domain) {
+                self.edits.push(Edit::SetOpset { domain: domain.to_owned(), version });
+                self.opsets.insert(domain.to_owned(), version);
             }
         }
     }
@@ -254,11 +258,11 @@ impl<'g, 'm> Inliner<'g, 'm> {
 
     fn convert(&self, function: &FunctionProto) -> Result<Rc<FunctionProto>, String> {
         for import in &function.opset_import {
-            let (domain, wanted) = (own(&import.domain), import.version);
-            let Some(have) = self.opsets.get(&domain).copied() else { continue };
+            let (domain, wanted) = (canonical_domain(&import.domain), import.version);
+            let Some(have) = self.opsets.get(domain).copied() else { continue };
             let mut nodes = Vec::new();
             function.node.iter().for_each(|node| within(node, &mut nodes));
-            nodes.retain(|node| own(&node.domain) == domain);
+            nodes.retain(|node| canonical_domain(&node.domain) == domain);
             nodes.retain(|node| self.functions.called(node).is_none());
             let differs = |node: &&NodeProto| {
                 !domain.is_empty() || wanted > have && !is_unchanged(&node.op_type, have, wanted)
@@ -267,7 +271,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
                 continue;
             }
             if let Some(node) = nodes.into_iter().find(differs) {
-                let domain = if domain.is_empty() { "ai.onnx" } else { &domain };
+                let domain = if domain.is_empty() { "ai.onnx" } else { domain };
                 return Err(format!(
                     "its {} has opset version {wanted} of {domain}, but the model imports {have}",
                     node.op_type
@@ -289,9 +293,4 @@ fn within<'n>(node: &'n NodeProto, all: &mut Vec<&'n NodeProto>) {
     for body in node.subgraphs() {
         body.node.iter().for_each(|node| within(node, all));
     }
-}
-
-/// The ONNX domain has two names.
-fn own(domain: &str) -> String {
-    if domain == "ai.onnx" { String::new() } else { domain.to_owned() }
 }

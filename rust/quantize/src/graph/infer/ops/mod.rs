@@ -19,13 +19,14 @@ mod spatial;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::{DataType, NodeProto, canonical_domain};
 
 pub(super) use generators::axes as axes_of_shape;
 pub(super) use indexing::span;
 
 use super::call::Call;
 use super::fact::{Fact, Shape};
+use crate::graph::ops::MICROSOFT;
 
 /// The type of an output.
 #[derive(Clone, Copy)]
@@ -102,11 +103,11 @@ fn by_name(families: &'static [&'static [ShapeRule]]) -> RulesByName {
 
 /// The rule of an operator; `None` if it is unknown.
 pub(super) fn rule(node: &NodeProto) -> Option<&'static ShapeRule> {
-    static OWN: LazyLock<RulesByName> = LazyLock::new(|| by_name(ONNX));
-    static MICROSOFT: LazyLock<RulesByName> = LazyLock::new(|| by_name(&[microsoft::ALL]));
-    let rows = match node.domain.as_str() {
-        "" | "ai.onnx" => &OWN,
-        "com.microsoft" => &MICROSOFT,
+    static ONNX_RULES: LazyLock<RulesByName> = LazyLock::new(|| by_name(ONNX));
+    static MICROSOFT_RULES: LazyLock<RulesByName> = LazyLock::new(|| by_name(&[microsoft::ALL]));
+    let rows = match canonical_domain(&node.domain) {
+        "" => &ONNX_RULES,
+        MICROSOFT => &MICROSOFT_RULES,
         _ => return None,
     };
     rows.get(node.op_type.as_str()).copied()
