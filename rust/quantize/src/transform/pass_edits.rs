@@ -209,7 +209,15 @@ impl<'g, 'm> PassEdits<'g, 'm> {
     /// Removes constants and nodes that the edits leave unused, and the value infos of removed
     /// values.
     fn orphans(&mut self, mut reads_left: Vec<usize>) {
-        let graph = self.graph;
+        // A node whose output was renamed produces the value with the new name.
+        let renamed: HashSet<usize> = self
+            .edits
+            .iter()
+            .filter_map(|edit| match edit {
+                Edit::RenameOutput { node, .. } => Some(*node),
+                _ => None,
+            })
+            .collect();
         let made_elsewhere: HashSet<String> = self
             .edits
             .iter()
@@ -220,23 +228,16 @@ impl<'g, 'm> PassEdits<'g, 'm> {
                 _ => Vec::new(),
             })
             .collect();
-        // A node whose output was renamed produces the value with the new name.
-        let renamed: HashSet<usize> = self
-            .edits
-            .iter()
-            .filter_map(|edit| match edit {
-                Edit::RenameOutput { node, .. } => Some(*node),
-                _ => None,
-            })
-            .collect();
-        let unneeded = |reads_left: &[usize], value: ValueId| {
-            let found = &graph.values[value];
-            reads_left[value] == 0
-                && !found.is_output
-                && (!found.consumers.is_empty() || found.used_in_subgraph)
-        };
+        self.remove_unread(&mut reads_left, &renamed);
+        self.remove_stale_infos(&reads_left, &renamed, &made_elsewhere);
+    }
+
+    /// Removes constants and nodes that nothing reads any more.
+    fn remove_unread(&mut self, reads_left: &mut [usize], renamed: &HashSet<usize>) {
+        let graph = self.graph;
+        let values = 0..graph.values.len();
         let mut waiting: Vec<ValueId> =
-            (0..graph.values.len()).filter(|value| unneeded(&reads_left, *value)).collect();
+            values.filter(|value| is_unneeded(graph, reads_left, *value)).collect();
         while let Some(value) = waiting.pop() {
             let found = &graph.values[value];
             match found.producer {
@@ -248,10 +249,8 @@ impl<'g, 'm> PassEdits<'g, 'm> {
                     let mut made =
                         (0..proto.output.len()).filter_map(|output| graph.output(node, output));
                     let idle = is_pure(proto)
-                        && made.all(|value| {
-                            let found = &graph.values[value];
-                            reads_left[value] == 0 && !found.is_output
-                        });
+                        && made
+                            .all(|value| reads_left[value] == 0 && !graph.values[value].is_output);
                     if self.gone.contains(&node) || renamed.contains(&node) || !idle {
                         continue;
                     }
@@ -261,7 +260,7 @@ impl<'g, 'm> PassEdits<'g, 'm> {
                         .filter_map(|name| graph.value(self.current_name(name)))
                     {
                         reads_left[value] = reads_left[value].saturating_sub(1);
-                        if unneeded(&reads_left, value) {
+                        if is_unneeded(graph, reads_left, value) {
                             waiting.push(value);
                         }
                     }
@@ -269,6 +268,16 @@ impl<'g, 'm> PassEdits<'g, 'm> {
                 _ => {}
             }
         }
+    }
+
+    /// Removes the value infos of removed values, unless the edits make a value of that name.
+    fn remove_stale_infos(
+        &mut self,
+        reads_left: &[usize],
+        renamed: &HashSet<usize>,
+        made_elsewhere: &HashSet<String>,
+    ) {
+        let graph = self.graph;
         for info in &graph.model.graph().value_info {
             let Some(value) = graph.value(&info.name) else { continue };
             let gone = match graph.values[value].producer {
@@ -276,7 +285,7 @@ impl<'g, 'm> PassEdits<'g, 'm> {
                     self.gone.contains(&node) || renamed.contains(&node) && output == 0
                 }
                 Producer::Initializer { overridable, .. } => {
-                    !overridable && unneeded(&reads_left, value)
+                    !overridable && is_unneeded(graph, reads_left, value)
                 }
                 _ => false,
             };
@@ -302,6 +311,14 @@ impl<'g, 'm> PassEdits<'g, 'm> {
         }
         node
     }
+}
+
+/// Whether a value had readers and has none left.
+fn is_unneeded(graph: &Graph<'_>, reads_left: &[usize], value: ValueId) -> bool {
+    let found = &graph.values[value];
+    reads_left[value] == 0
+        && !found.is_output
+        && (!found.consumers.is_empty() || found.used_in_subgraph)
 }
 
 /// Replaces the names of captured values in a subgraph and its subgraphs. `hidden` are names that
