@@ -126,6 +126,14 @@ impl Bias {
     }
 }
 
+/// How an element of a bias compares with the original.
+enum Element {
+    Same,
+    Corrected,
+    /// It differs by more than bias correction changes; the reason.
+    Wrong(String),
+}
+
 /// An element; a single element stands for all.
 fn at(values: &[f32], index: usize) -> Option<f64> {
     match values {
@@ -143,32 +151,19 @@ impl Work<'_, '_> {
         found: &mut Validation,
     ) -> Result<(), QuantizeError> {
         let Some(bias) = decode(self.after, here, input, found)? else { return Ok(()) };
-        let was = self.before.nodes[there];
-        let twin = qlinear_of(self.after.nodes[here]);
-        let original = match self.before.input(there, twin.map_or(input, |_| 2)) {
-            None => vec![0.0; bias.floats.len()],
-            Some(id) => {
-                let proto = self.before.constant_behind(id);
-                let Some(proto) = proto else { return Ok(()) };
-                let Some(floats) = to_f32(&self.before.model.tensor(proto)?) else {
-                    return Ok(());
-                };
-                // Operators with scales as inputs have no factor for the bias.
-                let factor = twin.map_or(1.0, |_| was.float("beta", 1.0));
-                floats.into_iter().map(|x| x * factor).collect()
-            }
+        let Some(original) = self.original_bias(here, there, input, bias.floats.len())? else {
+            return Ok(());
         };
         let product = product(self.after, here, input);
         if let (Some(product), Some(scale)) = (product, &bias.scale) {
             self.scales(product, &bias, scale, found);
         }
-        let count = bias.floats.len().max(original.len());
         let bound = product.and_then(|product| self.bound(product));
         // If the input stays float, its range is unknown.
-        let unbounded = bound.is_none() && self.is_new(&bias.name, was);
+        let unbounded = bound.is_none() && self.is_new(&bias.name, self.before.nodes[there]);
         let bound = bound.or_else(|| unbounded.then(|| vec![f64::INFINITY]));
         let mut corrected = false;
-        for index in 0..count {
+        for index in 0..bias.floats.len().max(original.len()) {
             let (Some(is), Some(was)) = (at(&bias.floats, index), at(&original, index)) else {
                 let (is, was) = (bias.floats.len(), original.len());
                 let what = format!("{is} elements, the bias of the original has {was}");
@@ -176,47 +171,92 @@ impl Work<'_, '_> {
                 return Ok(());
             };
             let rounding = bias.scale_of(index).unwrap_or(0.0).abs() / 2.0;
-            let distance = (is - was).abs();
-            let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
-            // The difference of two infinities is NaN.
-            // A bias that is not quantized has the type that the model computes in.
-            let to = self.half.filter(|_| rounding == 0.0);
-            let rounded = to.is_some_and(|half| {
-                let (was, is) = (was as f32, is as f32);
-                is == half.rounded(was) || is_clipped(was, is, half)
-            });
-            if distance <= exact || is.to_bits() == was.to_bits() || rounded {
-                continue;
-            }
             let most = bound.as_ref().and_then(|bound| match bound[..] {
                 [one] => Some(one),
                 _ => bound.get(index).copied(),
             });
-            if !is.is_finite() || most.is_none_or(|most| distance > exact + most * 1.01) {
-                let why = match most {
-                    Some(most) => format!("the error of its weights causes at most {most:.3e}"),
-                    None => format!("half a step is {rounding:.3e}"),
-                };
-                let what = format!("element {index} is {is}, the original {was}, and {why}");
-                found.problem(Check::Weights, bias.name, what);
-                return Ok(());
+            match self.element(is, was, rounding, most) {
+                Element::Same => {}
+                Element::Corrected => corrected = true,
+                Element::Wrong(why) => {
+                    let what = format!("element {index} is {is}, the original {was}, and {why}");
+                    found.problem(Check::Weights, bias.name, what);
+                    return Ok(());
+                }
             }
-            corrected = true;
         }
-        if let Some(other) = corrected.then(|| self.other(&bias.floats, &original)).flatten() {
-            let what = format!("it is much closer to {other} than to the bias of the original");
-            found.problem(Check::Weights, bias.name, what);
-        } else if corrected {
-            let why = if unbounded {
-                "bias correction changed it: the maximum change is unknown, since the input of its \
-                 node stays float"
-            } else {
-                "bias correction changed it: the comparison only shows that it was corrected by at \
-                 most the error of the weights"
-            };
-            found.skip(bias.name, why);
+        if corrected {
+            self.report_corrected(&bias, &original, unbounded, found);
         }
         Ok(())
+    }
+
+    /// The bias of a node of the original, times its factor; `None` if it is no constant of floats.
+    /// A node without a bias has this many zeros.
+    fn original_bias(
+        &self,
+        here: usize,
+        there: usize,
+        input: usize,
+        count: usize,
+    ) -> Result<Option<Vec<f32>>, QuantizeError> {
+        let twin = qlinear_of(self.after.nodes[here]);
+        let Some(id) = self.before.input(there, twin.map_or(input, |_| 2)) else {
+            return Ok(Some(vec![0.0; count]));
+        };
+        let Some(proto) = self.before.constant_behind(id) else { return Ok(None) };
+        let floats = to_f32(&self.before.model.tensor(proto)?);
+        // Operators with scales as inputs have no factor for the bias.
+        let factor = twin.map_or(1.0, |_| self.before.nodes[there].float("beta", 1.0));
+        Ok(floats.map(|floats| floats.into_iter().map(|x| x * factor).collect()))
+    }
+
+    /// Compares an element with the original. `rounding` is half a step, and `most` is the largest
+    /// change that bias correction makes.
+    fn element(&self, is: f64, was: f64, rounding: f64, most: Option<f64>) -> Element {
+        let distance = (is - was).abs();
+        let exact = rounding * (1.0 + 1e-3) + was.abs() * SLACK;
+        // A bias that is not quantized has the type that the model computes in.
+        let to = self.half.filter(|_| rounding == 0.0);
+        let rounded = to.is_some_and(|half| {
+            let (was, is) = (was as f32, is as f32);
+            is == half.rounded(was) || is_clipped(was, is, half)
+        });
+        // The difference of two infinities is NaN.
+        if distance <= exact || is.to_bits() == was.to_bits() || rounded {
+            return Element::Same;
+        }
+        let Some(most) = most else {
+            return Element::Wrong(format!("half a step is {rounding:.3e}"));
+        };
+        if !is.is_finite() || distance > exact + most * 1.01 {
+            let why = format!("the error of its weights causes at most {most:.3e}");
+            return Element::Wrong(why);
+        }
+        Element::Corrected
+    }
+
+    /// Reports a corrected bias: as a problem if it is that of another node.
+    fn report_corrected(
+        &self,
+        bias: &Bias,
+        original: &[f32],
+        unbounded: bool,
+        found: &mut Validation,
+    ) {
+        if let Some(other) = self.other(&bias.floats, original) {
+            let what = format!("it is much closer to {other} than to the bias of the original");
+            found.problem(Check::Weights, &bias.name, what);
+            return;
+        }
+        let why = if unbounded {
+            "bias correction changed it: the maximum change is unknown, since the input of its \
+             node stays float"
+        } else {
+            "bias correction changed it: the comparison only shows that it was corrected by at \
+             most the error of the weights"
+        };
+        found.skip(&bias.name, why);
     }
 
     /// Whether a constant has the name of a corrected bias of this node that the original does not
