@@ -88,11 +88,6 @@ pub enum Edit {
 
 /// Applies `edits` in order, then sorts the nodes.
 pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Error> {
-    let mut removed_nodes = HashSet::new();
-    let mut removed_tensors = HashSet::new();
-    let mut removed_infos = HashSet::new();
-    let mut added_nodes = Vec::new();
-    let mut infos = Vec::new();
     raise_ir_version(model, &edits);
     let edits = apply_model_edits(model, edits)?;
     let separate_initializers = model.ir_version >= IR_OF_SEPARATE_INITIALIZERS;
@@ -100,13 +95,46 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
         return Err(refused("the model has no graph".to_owned()));
     };
     let graph = graph.edit();
-    let mut places: Option<HashMap<String, usize>> = None;
+    let mut pending = Pending::default();
     for edit in edits {
+        pending.apply(graph, edit)?;
+    }
+    if !separate_initializers {
+        let constants = names(graph);
+        let removed = &pending.removed.tensors;
+        graph
+            .input
+            .retain(|input| !(removed.contains(&input.name) && constants.contains(&input.name)));
+    }
+    pending.finish(graph);
+    sort(graph)
+}
+
+/// What is removed after all edits, so that positions stay.
+#[derive(Default)]
+struct Removed {
+    nodes: HashSet<usize>,
+    tensors: HashSet<String>,
+    infos: HashSet<String>,
+}
+
+/// What is done after all edits.
+#[derive(Default)]
+struct Pending {
+    removed: Removed,
+    nodes: Vec<Raw<NodeProto>>,
+    infos: Vec<Raw<ValueInfoProto>>,
+    /// The positions of the initializers by name, where they are needed.
+    places: Option<HashMap<String, usize>>,
+}
+
+impl Pending {
+    fn apply(&mut self, graph: &mut GraphProto, edit: Edit) -> Result<(), Error> {
         match edit {
             Edit::AddInitializer(tensor) => graph.initializer.push(Raw::new(tensor)),
             Edit::ReplaceInitializer(tensor) => {
                 // Initializers are only appended here, so that positions stay.
-                let known = places.get_or_insert_with(|| {
+                let known = self.places.get_or_insert_with(|| {
                     let all = graph.initializer.iter().enumerate();
                     all.map(|(at, tensor)| (tensor.name.clone(), at)).collect::<HashMap<_, _>>()
                 });
@@ -116,11 +144,11 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 }
             }
             Edit::RemoveInitializer(name) => {
-                removed_tensors.insert(name);
+                self.removed.tensors.insert(name);
             }
-            Edit::AddNode(node) => added_nodes.push(Raw::new(node)),
+            Edit::AddNode(node) => self.nodes.push(Raw::new(node)),
             Edit::RemoveNode(index) => {
-                removed_nodes.insert(index);
+                self.removed.nodes.insert(index);
             }
             Edit::SetInput { node, input, value } => {
                 let inputs = graph.node.get_mut(node).map(|node| &mut node.edit().input);
@@ -140,9 +168,9 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
                 Some(place) => *place = Raw::new(with),
                 None => return Err(refused(format!("no node {node}"))),
             },
-            Edit::SetValueInfo(info) => infos.push(Raw::new(info)),
+            Edit::SetValueInfo(info) => self.infos.push(Raw::new(info)),
             Edit::RemoveValueInfo(name) => {
-                removed_infos.insert(name);
+                self.removed.infos.insert(name);
             }
             Edit::AddOutput(name) => {
                 let output = ValueInfoProto { name, ..ValueInfoProto::default() };
@@ -153,26 +181,31 @@ pub(crate) fn apply(model: &mut ModelProto, edits: Vec<Edit>) -> Result<(), Erro
             Edit::RemoveInput(name) => graph.input.retain(|input| input.name != name),
             Edit::SetOpset { .. } | Edit::ReplaceFunction { .. } | Edit::RemoveFunction(_) => {}
         }
+        Ok(())
     }
-    if !separate_initializers {
-        let constants = names(graph);
-        graph.input.retain(|input| {
-            !(removed_tensors.contains(&input.name) && constants.contains(&input.name))
-        });
-    }
-    graph.value_info.retain(|info| !removed_infos.contains(&info.name));
-    set_infos(graph, infos);
-    graph.initializer.retain(|tensor| !removed_tensors.contains(&tensor.name));
-    graph
-        .sparse_initializer
-        .retain(|sparse| !sparse.name().is_some_and(|name| removed_tensors.contains(name)));
-    let mut index = 0;
-    graph.node.retain(|_| {
-        index += 1;
-        !removed_nodes.contains(&(index - 1))
-    });
-    graph.node.append(&mut added_nodes);
 
+    fn finish(self, graph: &mut GraphProto) {
+        let Removed { nodes, tensors, infos } = self.removed;
+        graph.value_info.retain(|info| !infos.contains(&info.name));
+        set_infos(graph, self.infos);
+        graph.initializer.retain(|tensor| !tensors.contains(&tensor.name));
+        let removed = |name: &str| tensors.contains(name);
+        graph.sparse_initializer.retain(|sparse| !sparse.name().is_some_and(removed));
+        remove_at(&mut graph.node, &nodes);
+        graph.node.extend(self.nodes);
+    }
+}
+
+/// Removes the elements at these positions.
+fn remove_at<T>(all: &mut Vec<T>, removed: &HashSet<usize>) {
+    let mut index = 0;
+    all.retain(|_| {
+        index += 1;
+        !removed.contains(&(index - 1))
+    });
+}
+
+fn sort(graph: &mut GraphProto) -> Result<(), Error> {
     let order = topological_sort::topological(&graph.node)?;
     let mut nodes: Vec<Option<Raw<NodeProto>>> =
         std::mem::take(&mut graph.node).into_iter().map(Some).collect();
@@ -236,11 +269,7 @@ fn apply_model_edits(model: &mut ModelProto, edits: Vec<Edit>) -> Result<Vec<Edi
             other => others.push(other),
         }
     }
-    let mut index = 0;
-    model.functions.retain(|_| {
-        index += 1;
-        !removed.contains(&(index - 1))
-    });
+    remove_at(&mut model.functions, &removed);
     Ok(others)
 }
 
