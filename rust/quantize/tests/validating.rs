@@ -10,7 +10,7 @@ use quantize_rs::{
     Check, Config, Format, Model, PreprocessedModel, QType, Target, Tensor, Validation,
     WeightMethod, validate,
 };
-use quantize_rs_onnx::{DataType, Edit, TensorProto};
+use quantize_rs_onnx::{AttributeProto, DataType, Edit, Raw, TensorProto};
 
 /// Every kind of quantized file.
 fn configurations() -> Vec<(&'static str, Config)> {
@@ -295,6 +295,24 @@ fn a_node_that_reads_another_value_is_found_and_named() {
         }
     }
     assert!(count > 3, "{count}");
+}
+
+#[test]
+fn attributes_of_any_size_are_compared() {
+    let four = Config { output_format: Format::MatMulNBits, ..Config::with_bits(4).unwrap() };
+    let model = fixture("matmul_2d");
+    let quantized = made(&model, four).unwrap();
+    let nodes = &quantized.graph().node;
+    let node = nodes.iter().position(|node| node.op_type == "MatMulNBits").unwrap();
+    for (name, number) in [("block_size", 1 << 62), ("bits", i64::MAX), ("K", i64::MAX)] {
+        let mut with = (*nodes[node]).clone();
+        for attribute in with.attribute.iter_mut().filter(|found| found.name == name) {
+            *attribute = Raw::new(AttributeProto::int(name, number));
+        }
+        let changed = edited(&quantized, vec![Edit::ReplaceNode { node, with }]);
+        let found = validate(&model, &changed, None).unwrap();
+        assert!(!found.problems.is_empty(), "{name}");
+    }
 }
 
 #[test]

@@ -25,9 +25,10 @@ pub(super) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, St
                 let what = format!("its integers have shape {integers:?}, expected 3 axes");
                 return Some((node.named().to_owned(), what));
             };
-            let blocks = (bytes * 8).checked_div(bits * block_size);
+            let bits_of_block = bits.saturating_mul(block_size);
+            let blocks = bytes.saturating_mul(8).checked_div(bits_of_block);
             let scales: Vec<usize> = [experts, rows].into_iter().chain(blocks).collect();
-            let packed = blocks.map(|blocks| (blocks * bits).div_ceil(8));
+            let packed = blocks.map(|blocks| blocks.saturating_mul(bits).div_ceil(8));
             let points: Vec<usize> = [experts, rows].into_iter().chain(packed).collect();
             for (input, expected) in
                 [(projection.integers + 1, scales), (projection.zero_points, points)]

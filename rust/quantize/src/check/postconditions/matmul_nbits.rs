@@ -56,8 +56,8 @@ fn product(node: &NodeProto) -> [Vec<usize>; 3] {
     let (bits, block) = (number("bits"), number("block_size"));
     let blocks = depth.div_ceil(block.max(1));
     [
-        vec![width, blocks, block * bits / 8],
+        vec![width, blocks, block.saturating_mul(bits) / 8],
         vec![width, blocks],
-        vec![width, (blocks * bits).div_ceil(8)],
+        vec![width, blocks.saturating_mul(bits).div_ceil(8)],
     ]
 }
