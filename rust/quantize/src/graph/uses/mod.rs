@@ -462,8 +462,8 @@ impl<'m> Uses<'_, 'm> {
     }
 }
 
-/// Whether a node looks up the scales or zero points of the rows of a quantized table, which another
-/// node looks up: they dequantize, and are no weight.
+/// Whether a node looks up the scales or zero points of the rows of a quantized table, which
+/// another node looks up: they dequantize, and are no weight.
 fn gathers_scales(graph: &Graph<'_>, node: usize) -> bool {
     let is_gather =
         |node: usize| graph.nodes[node].is_onnx() && graph.nodes[node].op_type == "Gather";
