@@ -8,10 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import graphs
 import image_data
 import numpy as np
 import pytest
 from decoders import decoder, prompts
+from onnx import helper
 
 import quantize_rs
 from quantize_rs import CalibrationError, OptionError, Ranges
@@ -191,6 +193,27 @@ def test_parts_of_something_else_are_refused_by_what_differs() -> None:
         first.merge(other.calibrate(prompts(4), shard="2/2"))
     with pytest.raises(CalibrationError, match="different engines"):
         first.merge(PLAN.calibrate(IMAGES, shard="2/2", engine="onnxruntime"))
+
+
+def test_parts_of_plans_with_other_options_are_refused() -> None:
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "factors"], ["normal"]),
+        helper.make_node("MatMul", ["normal", "w"], ["y"]),
+    ]
+    rng = np.random.default_rng(0)
+    weights = {"factors": np.r_[60, np.ones(31)], "w": rng.normal(size=(32, 32))}
+    model = quantize_rs.open(graphs.built(nodes, weights, ["n", 32]))
+    x = rng.normal(size=(8, 32)).astype(np.float32)
+    plans = (model.plan(activations="uint8", smooth=smooth) for smooth in (True, False))
+    one, two = (plan.calibrate(x, shard=(i, 2)) for i, plan in enumerate(plans, 1))
+    with pytest.raises(CalibrationError, match="such as smooth or bias_correction"):
+        one.merge(two)
+    samples = prompts(8)
+    model = quantize_rs.open(decoder())
+    plans = (model.plan(weights="int8", kv_cache=cache) for cache in ("int8", None))
+    one, two = (plan.calibrate(samples, shard=(i, 2)) for i, plan in enumerate(plans, 1))
+    with pytest.raises(CalibrationError, match="has the largest keys and values"):
+        one.merge(two)
 
 
 def test_what_is_no_part_is_refused() -> None:

@@ -148,6 +148,28 @@ impl Ranges {
         if self.statistics.len() != other.statistics.len() {
             return differs("these ranges have statistics of different values".to_owned());
         }
+        let axes = self.statistics.iter().zip(other.statistics.values());
+        if let Some(((name, _), _)) = axes.into_iter().find(|((_, one), two)| one.axis != two.axis)
+        {
+            return differs(format!(
+                "only one of these ranges has statistics of the channels of `{name}`: they come \
+                 from plans with other options, such as smooth or bias_correction"
+            ));
+        }
+        for (what, one, two) in [
+            (
+                "largest magnitudes of floats",
+                self.magnitudes.is_empty(),
+                other.magnitudes.is_empty(),
+            ),
+            ("largest keys and values", self.kv_cache.is_empty(), other.kv_cache.is_empty()),
+        ] {
+            if one != two {
+                return differs(format!(
+                    "only one of these ranges has the {what}: they come from different plans"
+                ));
+            }
+        }
         if let (Some(one), Some(other)) = (&self.moments, &other.moments)
             && let Some(name) = one.inputs().symmetric_difference(&other.inputs()).next()
         {
