@@ -17,6 +17,8 @@ from quantize_rs.errors import OptionError
 
 Array = npt.NDArray[Any]
 
+DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
+
 
 def made(
     nodes: list[onnx.NodeProto], weights: dict[str, Array], shape: list[int]
@@ -117,8 +119,8 @@ def test_matrices_keep_their_sums_in_dynamic_and_where_it_is_asked_for() -> None
 
 
 def test_a_network_of_rectifiers_comes_closer() -> None:
-    digits = Path("examples/digits/digits_cnn.onnx")
-    images = np.load("examples/digits/test.npz")["images"]
+    digits = DIGITS / "digits_cnn.onnx"
+    images = np.load(DIGITS / "test.npz")["images"]
     expected = oracle.ort(digits, {"image": images})
     found = {}
     for rounding in ("nearest", "sums"):
