@@ -112,7 +112,7 @@ fn rounded_for_others(plan: &Plan, ranges: Option<&Ranges>) -> Option<String> {
     let without = |count: usize, why: String| {
         format!(
             "weights are rounded without samples, {count} of them: the ranges hold them rounded \
-                 {why}; calibrate again with these options"
+             {why}; calibrate again with these options"
         )
     };
     let others = all.values().filter(|found| !plan.config.takes(found.rounded_for.as_ref()));
