@@ -191,6 +191,11 @@ impl ChannelStats {
         (count > 0).then(|| sum.value() / count as f64)
     }
 
+    /// The largest number of values of a channel.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().copied().max().unwrap_or(0)
+    }
+
     /// The largest magnitude of each channel; 0 when it has no values.
     pub fn absmax(&self) -> &[f32] {
         &self.absmax

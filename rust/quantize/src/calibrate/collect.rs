@@ -14,7 +14,7 @@ use super::padding::{PaddingMask, counted};
 use super::retained::{RetainedSamples, is_held_back};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use super::weights::MomentCollector;
-use crate::encode::bias_correction::{channel_axis, products};
+use crate::encode::bias_correction::{axis_of, channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::graph::value_range::{bounds, limits};
@@ -306,12 +306,6 @@ fn add_channels(
     if channels.as_mut().is_some_and(|all| add(all).is_err()) {
         *channels = None;
     }
-}
-
-/// The axis counted from the start.
-fn axis_of(axis: isize, rank: usize) -> Option<usize> {
-    let from_start = if axis < 0 { rank.checked_add_signed(axis)? } else { axis.cast_unsigned() };
-    (from_start < rank).then_some(from_start)
 }
 
 impl Collected {
