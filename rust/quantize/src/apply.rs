@@ -161,16 +161,12 @@ impl Plan {
                 None => (model.clone(), self.clone(), ranges.map(Cow::into_owned), 0),
             };
         if let Some(ranges) = &ranges {
-            if let Cow::Owned(scalable) = plan.without_unscalable(ranges) {
-                plan = scalable;
-            }
-            let found = match smoothed {
-                0 => plan.without_lost_inputs(&graph, ranges),
-                _ => plan.without_lost_inputs(&Graph::of(&model)?, ranges),
-            };
-            if let Cow::Owned(rest) = found {
-                plan = rest;
-            }
+            let rewritten = (smoothed > 0).then(|| Graph::of(&model)).transpose()?;
+            let graph = rewritten.as_ref().unwrap_or(&graph);
+            plan = plan
+                .without_unscalable(ranges)
+                .without_lost_inputs(graph, ranges)
+                .without_open_probabilities(graph, ranges);
         }
         Ok(Resolved { model, plan, ranges, smoothed })
     }

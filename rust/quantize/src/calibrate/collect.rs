@@ -14,12 +14,13 @@ use super::padding::{PaddingMask, counted};
 use super::retained::{RetainedSamples, is_held_back};
 use super::run::{Control, RunOutcome, ValueObserver, observe};
 use super::weights::MomentCollector;
-use crate::encode::bias_correction::{axis_of, channel_axis, products};
+use crate::encode::bias_correction::{channel_axis, products};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
 use crate::graph::value_range::{bounds, limits};
 use crate::plan::Source;
 use crate::ranges::ObservedRange;
+use crate::util::axes::axis_of;
 use crate::{CalibrationError, Plan, Ranges};
 
 /// A value to observe, and what to collect of it.
@@ -234,7 +235,7 @@ impl ValueSink for Collector<'_> {
         if wanted.channels.is_some() {
             seen.see_shape(&shape.iter().copied().map(Some).collect::<Vec<_>>());
         }
-        let axis = wanted.channels.and_then(|axis| axis_of(axis, shape.len()));
+        let axis = wanted.channels.and_then(|axis| axis_of(axis as i64, shape.len()));
         // Padding has ranges and peaks, and no part in means.
         let real = axis.zip(self.current.1.as_ref()).and_then(|(axis, mask)| {
             let (shape, values) = mask.without_padding(shape, values)?;

@@ -21,6 +21,7 @@ use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
 use crate::plan::{Decision, KeepReason, Plan, ValuePlan};
 use crate::ranges::ObservedRange;
+use crate::util::axes::axis_of;
 use crate::{Format, Ranges};
 
 /// The correction of the bias of one node.
@@ -139,7 +140,7 @@ pub(crate) fn corrections(
 fn fraction(input: &ObservedRange) -> Option<f64> {
     let positions = input.channels.as_ref()?.count() as f64;
     let rank = input.shape.len();
-    let axis = axis_of(input.axis?, rank);
+    let axis = axis_of(input.axis? as i64, rank);
     let of_row = (1..rank).filter(|at| Some(*at) != axis).map(|at| input.shape[at]);
     let of_row = of_row.product::<Option<usize>>().filter(|positions| *positions > 0);
     // Rows of different lengths count as one.
@@ -250,12 +251,6 @@ pub(crate) fn channel_axis(node: &NodeProto) -> Option<isize> {
         _ if is_attention(node) => Some(-1),
         _ => None,
     }
-}
-
-/// The axis counted from the start.
-pub(crate) fn axis_of(axis: isize, rank: usize) -> Option<usize> {
-    let from_start = if axis < 0 { rank.checked_add_signed(axis)? } else { axis.cast_unsigned() };
-    (from_start < rank).then_some(from_start)
 }
 
 /// The mean error of each output channel of a multiplication.

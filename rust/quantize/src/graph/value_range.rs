@@ -33,8 +33,26 @@ pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
 
 /// The range of the operator that produces a value; `None` if it is unbounded.
 pub(crate) fn bounds(graph: &Graph<'_>, value: ValueId) -> Option<Range> {
+    ops::rule(graph.nodes[source_of_bounds(graph, value)?])?.range
+}
+
+/// The operator with a bounded range that produces a value, directly or through a `Where` that
+/// replaces some of its elements by a constant within the range: 0 for the NaN of a masked row.
+pub(crate) fn source_of_bounds(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
     let Producer::Node { node, .. } = graph.values[value].producer else { return None };
-    ops::rule(graph.nodes[node])?.range
+    let proto = graph.nodes[node];
+    if !proto.is_onnx() || proto.op_type != "Where" {
+        return ops::rule(proto)?.range.map(|_| node);
+    }
+    let (one, other) = (graph.input(node, 1)?, graph.input(node, 2)?);
+    let (number, rest) = match (constant(graph, one), constant(graph, other)) {
+        (Some(number), None) => (number, other),
+        (None, Some(number)) => (number, one),
+        _ => return None,
+    };
+    let Producer::Node { node, .. } = graph.values[rest].producer else { return None };
+    let range = ops::rule(graph.nodes[node])?.range?;
+    (range.min <= number && number <= range.max).then_some(node)
 }
 
 /// The element of a scalar constant, if it is finite and cannot be overridden.

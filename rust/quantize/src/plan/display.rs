@@ -150,6 +150,10 @@ impl fmt::Display for KeepReason {
             KeepReason::AttentionMask => {
                 f.write_str("carries an attention mask, which no scale can hold")
             }
+            KeepReason::OpenLength => f.write_str(
+                "its range depends on a length that the model leaves open: probabilities over \
+                 fewer elements are larger",
+            ),
             KeepReason::Unseen => f.write_str("calibration did not look at it"),
             KeepReason::LosesInput { input } => {
                 write!(f, "one scale for all of its inputs would lose `{input}`")

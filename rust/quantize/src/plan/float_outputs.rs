@@ -45,7 +45,7 @@ impl Plan {
                 (!wanted(id)).then(|| (value.name.clone(), KeepReason::FloatOutput { op_type }))
             })
             .collect();
-        Ok(self.without(left).into_owned())
+        Ok(self.without(left))
     }
 
     /// The type of the operator that computes a value, if `float_outputs` names it; with an

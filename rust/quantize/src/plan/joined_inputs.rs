@@ -1,7 +1,6 @@
 //! Values that join elements of several inputs stay float if one scale for all of them would lose
 //! one input.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use quantize_rs_math::Range;
@@ -22,7 +21,7 @@ impl Plan {
     /// The plan without the outputs of which one input would be lost: boxes in pixels and scores
     /// from 0 to 1 that meet in one Concat. The output stays float, and each input keeps its own
     /// scale.
-    pub(crate) fn without_lost_inputs(&self, graph: &Graph<'_>, ranges: &Ranges) -> Cow<'_, Plan> {
+    pub(crate) fn without_lost_inputs(self, graph: &Graph<'_>, ranges: &Ranges) -> Plan {
         let lost_input = |id: ValueId| {
             let Decision::Quantize(how) = &self.values[id].decision else { return None };
             let Producer::Node { node, .. } = graph.values[id].producer else { return None };
@@ -33,14 +32,15 @@ impl Plan {
             .filter_map(|id| Some((self.values[id].name.clone(), lost_input(id)?)))
             .collect();
         if lost.is_empty() {
-            return Cow::Borrowed(self);
+            return self;
         }
         let kept = lost.iter().map(|(output, input)| {
             (output.clone(), KeepReason::LosesInput { input: input.clone() })
         });
-        let mut plan = self.without(kept.collect()).into_owned();
+        let is_accelerator = self.config.profile().placement == Placement::AllOps;
+        let mut plan = self.without(kept.collect());
         // A CPU computes the node in float as well. An accelerator may not.
-        if self.config.profile().placement == Placement::AllOps {
+        if is_accelerator {
             plan.warnings.extend(lost.iter().map(|(output, input)| {
                 format!(
                     "`{output}` stays float, because one scale of 8 bits for all its inputs would \
@@ -49,7 +49,7 @@ impl Plan {
                 )
             }));
         }
-        Cow::Owned(plan)
+        plan
     }
 
     /// The input of a node whose elements have too few steps of the scale of the output.

@@ -22,7 +22,7 @@ impl Plan {
                 Some((value, KeepReason::MisreadBy { node }))
             })
             .collect();
-        self.without(kept).into_owned()
+        self.without(kept)
     }
 
     /// The observed value whose range the input of a node has.

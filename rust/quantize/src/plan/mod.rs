@@ -27,6 +27,7 @@ mod mixed_layers;
 mod non_finite;
 mod nothing;
 mod observing;
+mod open_lengths;
 mod opset;
 mod ort_int8_workarounds;
 mod pattern;
@@ -322,6 +323,8 @@ pub enum KeepReason {
     AttentionMask,
     /// It was 0 in all calibration samples.
     AllZero,
+    /// It holds probabilities over an axis of open length, and no sample came near the largest.
+    OpenLength,
     /// It joins elements of several inputs, and one scale for all would lose one input.
     LosesInput {
         /// That input.

@@ -37,7 +37,7 @@ impl Plan {
         let mut plan = Plan::of(graph, config)?;
         if let Some(ranges) = ranges {
             // Next to float weights, values may be quantized that were not quantized before.
-            plan = plan.without_unseen(ranges).into_owned();
+            plan = plan.without_unseen(ranges);
         }
         plan.config = self.config.clone();
         plan.warnings.clone_from(&self.warnings);

@@ -1,6 +1,5 @@
 //! Values that stay float after calibration because they have no usable scale.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::{Decision, KeepReason, Plan, Source};
@@ -10,7 +9,7 @@ use crate::ranges::Unscalable;
 impl Plan {
     /// The plan without the values that calibration did not observe, because it ran for another
     /// plan, and without the values that depend on them.
-    pub(crate) fn without_unseen(&self, ranges: &Ranges) -> Cow<'_, Plan> {
+    pub(crate) fn without_unseen(self, ranges: &Ranges) -> Plan {
         let unseen = self.observed().into_iter();
         let unseen = unseen.filter(|name| !ranges.values.contains_key(name));
         self.without(unseen.map(|name| (name, KeepReason::Unseen)).collect())
@@ -24,7 +23,7 @@ impl Plan {
     /// scale that does not turns the mask into an ordinary value. And a value that was 0 in all
     /// samples (an attention mask that was all zeros, an empty cache) may have any range at
     /// inference.
-    pub(crate) fn without_unscalable(&self, ranges: &Ranges) -> Cow<'_, Plan> {
+    pub(crate) fn without_unscalable(self, ranges: &Ranges) -> Plan {
         let observed = self.observed().into_iter();
         let kept = |why| match why {
             Unscalable::AttentionMask => KeepReason::AttentionMask,
@@ -35,12 +34,11 @@ impl Plan {
     }
 
     /// The plan without these values, and without those that depend on them.
-    pub(super) fn without(&self, mut unscalable: HashMap<String, KeepReason>) -> Cow<'_, Plan> {
+    pub(super) fn without(mut self, mut unscalable: HashMap<String, KeepReason>) -> Plan {
         if unscalable.is_empty() {
-            return Cow::Borrowed(self);
+            return self;
         }
-        let mut plan = self.clone();
-        for value in &mut plan.values {
+        for value in &mut self.values {
             let Decision::Quantize(how) = &value.decision else { continue };
             let (source, is_bias) = match &how.source {
                 Source::Observed => (&value.name, false),
@@ -55,6 +53,6 @@ impl Plan {
             }
             value.decision = Decision::KeepFloat(kept);
         }
-        Cow::Owned(plan)
+        self
     }
 }

@@ -161,9 +161,7 @@ impl ObservedRange {
     /// are precise enough, the range is always all of the bounds.
     pub(crate) fn range(&self, finder: &dyn RangeFinder, spec: &QSpec) -> Option<FoundRange> {
         let sketch = self.sketch.as_ref()?;
-        let filled = |bounds: &Range| {
-            spec.qtype.bits() >= 16 || width(sketch.range()) >= MIN_COVERAGE * width(*bounds)
-        };
+        let filled = |bounds: &Range| spec.qtype.bits() >= 16 || covers(sketch.range(), *bounds);
         if let Some(range) = self.bounds.filter(filled) {
             return Some(FoundRange { range, note: None });
         }
@@ -203,6 +201,11 @@ impl ObservedRange {
             self.channels = None;
         }
     }
+}
+
+/// Whether a range covers at least half of the bounds of an operator.
+pub(crate) fn covers(range: Range, bounds: Range) -> bool {
+    width(range) >= MIN_COVERAGE * width(bounds)
 }
 
 /// The width of a range that contains 0.

@@ -104,7 +104,7 @@ impl<'a> CandidateEvaluator<'a> {
         let is_planned = reverted.float.is_empty() && reverted.wide.is_empty();
         if let Some(ranges) = self.ranges.filter(|_| !is_planned) {
             // Next to float layers, values may be quantized that were not quantized before.
-            plan = plan.without_unseen(ranges).into_owned();
+            plan = plan.without_unseen(ranges);
         }
         let quantized = plan.apply_cached(&prepared.model, self.ranges, None)?;
         drop(prepared);

@@ -191,7 +191,7 @@ fn made(
     let prepared = PreprocessedModel::of(model, config)?;
     let mut plan = prepared.plan();
     if let Some(ranges) = ranges {
-        plan = plan.without_unseen(ranges).into_owned();
+        plan = plan.without_unseen(ranges);
     }
     plan.apply(&prepared.model, ranges)
 }

@@ -230,7 +230,7 @@ impl Measurement<'_, '_> {
         };
         let plan = ranges
             .as_ref()
-            .map_or_else(|| plan.clone(), |ranges| plan.without_unseen(ranges).into_owned());
+            .map_or_else(|| plan.clone(), |ranges| plan.clone().without_unseen(ranges));
         let quantized = plan.apply(&prepared.model, ranges.as_ref())?;
         let samples = part(true);
         let mut samples = SliceSamples(samples.iter());

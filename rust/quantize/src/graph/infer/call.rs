@@ -1,5 +1,6 @@
 //! A node together with the facts about its inputs.
 
+use crate::util::axes::axis_of;
 use std::sync::Arc;
 
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
@@ -196,11 +197,4 @@ impl<'m> Call<'_, 'm> {
             .filter(|input| self.has(*input))
             .try_fold(Shape::new(), |shape, input| self.broadcast(&shape, self.shape(input)?))
     }
-}
-
-/// Resolves an axis of a tensor with `rank` axes that may be negative.
-pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
-    let rank = i64::try_from(rank).ok()?;
-    let axis = if axis < 0 { axis + rank } else { axis };
-    (0..rank).contains(&axis).then(|| usize::try_from(axis).ok()).flatten()
 }

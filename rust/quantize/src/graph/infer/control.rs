@@ -2,9 +2,10 @@
 
 use quantize_rs_onnx::{DataType, GraphProto};
 
-use super::call::{Call, axis_of};
+use super::call::Call;
 use super::dim::Dim;
 use super::fact::{Fact, Shape};
+use crate::util::axes::axis_of;
 
 /// The outputs of a constant or of a control flow operator; `None` for other operators.
 pub(super) fn made(call: &Call<'_, '_>) -> Option<Vec<Fact>> {

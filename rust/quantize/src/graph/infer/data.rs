@@ -4,10 +4,11 @@ use std::cmp::Ordering;
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::call::{Call, Given, axis_of};
+use super::call::{Call, Given};
 use super::dim::Dim;
 use super::fact::MAX_ELEMENTS;
 use super::ops::{axes_of_shape, span};
+use crate::util::axes::axis_of;
 
 type Elements = Vec<Option<Dim>>;
 type Compute = fn(&Call<'_, '_>) -> Option<Elements>;

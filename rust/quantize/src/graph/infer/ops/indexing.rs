@@ -3,8 +3,9 @@
 use quantize_rs_onnx::DataType;
 
 use super::{BOOL, Call, INT64, SAME, Shape, ShapeRule, Type, all, as_first, one};
-use crate::graph::infer::call::{Given, axis_of};
+use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
+use crate::util::axes::axis_of;
 
 const WITH_POSITIONS: &[Type] = &[Type::Input(0), Type::Is(DataType::Int64)];
 

@@ -1,8 +1,9 @@
 //! Operators that change the shape or order of elements, or join and split tensors.
 
 use super::{ANY, Call, SAME, Shape, ShapeRule, all, as_first, one};
-use crate::graph::infer::call::{Given, axis_of};
+use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
+use crate::util::axes::axis_of;
 
 pub(super) const ALL: &[ShapeRule] = &[
     one("Reshape", SAME, reshape),
