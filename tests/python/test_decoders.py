@@ -119,6 +119,25 @@ def test_activations_may_be_quantized_too() -> None:
     assert {value.dtype for value in cache.values()} == {np.dtype(np.int8)}
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_a_float16_cache_is_quantized_beside_activations(*, static: bool) -> None:
+    """Integer kernels need float32 around them; the cache is not converted for that."""
+    half = model_of(quantize_rs.convert_float16(MODEL, None, keep_io=False))
+    samples = [
+        {k: x.astype(np.float16) if x.dtype == np.float32 else x for k, x in sample.items()}
+        for sample in SAMPLES
+    ]
+    options: dict[str, Any] = {"kv_cache": "int8", "allow_larger": True}
+    if static:
+        report = quantize_rs.quantize_with_calibration(half, None, samples, **options)
+    else:
+        options |= {"calibration_data": samples, "output_format": "dynamic"}
+        report = quantize_rs.quantize(half, None, **options)
+    share, cache = agreement(report)
+    assert share >= 0.9
+    assert {value.dtype for value in cache.values()} == {np.dtype(np.int8)}
+
+
 def test_ranges_keep_what_the_cache_needs(tmp_path: Path) -> None:
     plan = quantize_rs.open(MODEL).plan(weights="int4", kv_cache="int8", allow_larger=True)
     ranges = plan.calibrate(SAMPLES)

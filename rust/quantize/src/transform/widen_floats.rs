@@ -15,6 +15,7 @@ use super::precision_guards;
 use crate::QuantizeError;
 use crate::graph::constants::fixed;
 use crate::graph::elements::to_f32;
+use crate::graph::kv_cache::cached_attention;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
@@ -41,7 +42,11 @@ const TYPES: [&str; 3] = ["dtype", "output_dtype", "output_datatype"];
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
-    let widened: Vec<bool> = (0..graph.nodes.len()).map(|node| computes(graph, node)).collect();
+    // A cast of a whole cache would cost more than attention itself, with every token.
+    let cached: HashSet<usize> =
+        cached_attention(graph).into_iter().map(|cached| cached.node).collect();
+    let widens = |node: usize| !cached.contains(&node) && computes(graph, node);
+    let widened: Vec<bool> = (0..graph.nodes.len()).map(widens).collect();
     let mut widening = Widening {
         graph,
         widened,
