@@ -278,3 +278,41 @@ def test_a_weight_that_a_body_multiplies_from_the_left_is_dequantized() -> None:
     assert any("`big`: dequantized at every inference" in warning for warning in report.warnings)
     feeds = {"x": numbers((512, 2), 1)} | FLAG
     assert oracle.sqnr(oracle.reference(model, feeds), oracle.ort(written, feeds)) > 30
+
+
+@pytest.mark.parametrize("width", [24, 64])  # rows that fill their blocks, and rows that do not
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_tables_that_bodies_read_are_stored_in_blocks(
+    *, wrapped: bool, tied: bool, width: int
+) -> None:
+    """Merged decoders have their embeddings in the branches of an If."""
+    head = [node("Transpose", "table", "columns", perm=[1, 0]), node("MatMul", "n columns", "out")]
+    if not tied:
+        head = [node("MatMul", "n w", "out")]
+    nodes = [node("Gather", "table ids", "e"), node("Tanh", "e", "n"), *head]
+    constants = {"table": numbers((300, width))} | ({} if tied else square("w", (width, width)))
+    main = renamed(nodes, {"out": "y"})
+    if wrapped:
+        branches = {}
+        for name in ("then", "else"):
+            made = {one: f"{name}_{one}" for each in nodes for one in each.output}
+            branches[f"{name}_branch"] = helper.make_graph(
+                renamed(nodes, made), name, [], [value(made["out"])]
+            )
+        main = [helper.make_node("If", ["flag"], ["y"], **branches)]
+    inputs = [value("ids", TensorProto.INT64, [None, 3])]
+    inputs += [value("flag", TensorProto.BOOL, [])] if wrapped else []
+    graph = helper.make_graph(main, "merged", inputs, [value("y")], tensors(constants))
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    report = quantize_rs.quantize(model, None, bits=4, output_format="matmul_nbits", block_size=16)
+    assert not [each.name for each in report.weights if not each.quantized]
+    written = bytes(report.model or b"")
+    assert operators(written)["GatherBlockQuantized"] == (2 if wrapped else 1)
+    feeds = {"ids": np.arange(6).reshape(2, 3)} | (FLAG if wrapped else {})
+    expected = oracle.ort(model, feeds)[0]
+    assert oracle.sqnr([expected], oracle.ort(written, feeds)) > 15
+    checked = validate(model, written)
+    assert checked, checked
+    assert not checked.not_compared, checked

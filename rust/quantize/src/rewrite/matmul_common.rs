@@ -113,19 +113,6 @@ impl Writer<'_, '_> {
         product
     }
 
-    /// Replaces a node by another operator, with the same name and position.
-    pub(super) fn replace(
-        &mut self,
-        node: usize,
-        (domain, op_type): (&str, &str),
-        input: Vec<String>,
-        output: String,
-        attributes: &[(&str, usize)],
-    ) {
-        let with = another(self.graph.nodes[node], (domain, op_type), input, output, attributes);
-        self.edits.push(Edit::ReplaceNode { node, with });
-    }
-
     /// Adds a node of a standard operator without attributes.
     pub(super) fn step(&mut self, op_type: &str, input: Vec<String>, output: String) {
         self.edits.push(Edit::AddNode(NodeProto::new("", op_type, input, vec![output], vec![])));

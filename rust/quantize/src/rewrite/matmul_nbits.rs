@@ -15,7 +15,6 @@ use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::moe::is_moe;
-use crate::graph::uses::Use;
 use crate::plan::{MICROSOFT, ValuePlan};
 
 /// The integers of one weight, in the file.
@@ -57,17 +56,22 @@ impl FormatWriter for MatMulNBits {
         let depth = constant.shape[axis];
         let gathers = |node: &usize| writer.graph.nodes[*node].op_type == "Gather";
         let (rows, products): (Vec<usize>, Vec<usize>) = readers.iter().copied().partition(gathers);
-        let inside = constant.uses.iter().any(|usage| matches!(usage, Use::Inside { .. }));
+        let inside = constant.uses.iter().filter_map(|usage| usage.multiplier(writer.graph));
+        let inside = inside.filter(|reader| reader.index.is_none());
+        let (rows_inside, products_inside): (Vec<_>, Vec<_>) =
+            inside.partition(|reader| reader.node.op_type == "Gather");
+        let has_products = !products.is_empty() || !products_inside.is_empty();
+        let has_rows = !rows.is_empty() || !rows_inside.is_empty();
         let row_len = (depth * how.spec.qtype.bits() as usize).div_ceil(8);
         let flat = flat(&tensor.quantized, row_len);
         // A table that is also a factor of products is stored once. `GatherBlockQuantized` reads it
         // through a `Reshape`.
         let whole = row_len == tensor.quantized.shape[1] * blob;
-        let shared = !rows.is_empty() && (!products.is_empty() || inside) && whole;
-        let integers = if products.is_empty() && !inside {
-            writer.integers(name, "quantized", &flat)
-        } else {
+        let shared = has_rows && has_products && whole;
+        let integers = if has_products {
             writer.integers(name, "quantized", &tensor.quantized)
+        } else {
+            writer.integers(name, "quantized", &flat)
         };
         let dtype = constant.dtype.unwrap_or(DataType::Float);
         let scale = floats_of(dtype, &tensor.scale);
@@ -83,20 +87,23 @@ impl FormatWriter for MatMulNBits {
             let product = writer.product(writer.graph.nodes[node], &blocks);
             writer.edits.push(Edit::ReplaceNode { node, with: product });
         }
-        let all = constant.uses.iter().filter_map(|usage| usage.multiplier(writer.graph));
-        for reader in all.filter(|reader| reader.index.is_none()).collect::<Vec<_>>() {
+        for reader in products_inside {
             writer.replace_inside(&reader, |writer| writer.product(reader.node, &blocks));
         }
-        if !rows.is_empty() {
-            if shared {
+        if has_rows && has_products {
+            blocks.names[0] = if shared {
                 let whole = std::mem::take(&mut blocks.names[0]);
-                blocks.names[0] = writer.reshaped(name, whole, &flat);
-            } else if inside || blocks_of_products(&readers, &rows) {
-                blocks.names[0] = writer.integers(name, "rows", &flat);
-            }
-            for node in rows {
-                writer.rows(node, &blocks);
-            }
+                writer.reshaped(name, whole, &flat)
+            } else {
+                writer.integers(name, "rows", &flat)
+            };
+        }
+        for node in rows {
+            let with = rows_of(writer.graph.nodes[node], &blocks);
+            writer.edits.push(Edit::ReplaceNode { node, with });
+        }
+        for reader in rows_inside {
+            writer.replace_inside(&reader, |_| rows_of(reader.node, &blocks));
         }
         if !constant.stays_float() {
             writer.take_out_read(id, &readers);
@@ -138,22 +145,6 @@ impl Writer<'_, '_> {
         another(proto, (MICROSOFT, "MatMulNBits"), input, made, &attributes)
     }
 
-    /// Replaces a `Gather` by a `GatherBlockQuantized`.
-    fn rows(&mut self, node: usize, blocks: &Blocks) {
-        let proto = self.graph.nodes[node];
-        let [integers, scale, zero_point] = blocks.names.clone();
-        let mut input = vec![integers, proto.input[1].clone(), scale];
-        input.extend(Some(zero_point).filter(|name| !name.is_empty()));
-        let attributes = [
-            ("bits", blocks.bits as usize),
-            ("block_size", blocks.block_size),
-            ("gather_axis", 0),
-            ("quantize_axis", 1),
-        ];
-        let output = proto.output[0].clone();
-        self.replace(node, (MICROSOFT, "GatherBlockQuantized"), input, output, &attributes);
-    }
-
     /// The same bytes in the shape of another tensor.
     fn reshaped(&mut self, base: &str, integers: String, like: &Tensor) -> String {
         let lengths: Vec<u8> = like
@@ -170,9 +161,19 @@ impl Writer<'_, '_> {
     }
 }
 
-/// Whether a weight has consumers other than the nodes that gather rows.
-fn blocks_of_products(consumers: &[usize], rows: &[usize]) -> bool {
-    consumers.len() > rows.len()
+/// The `GatherBlockQuantized` of a `Gather`.
+fn rows_of(proto: &NodeProto, blocks: &Blocks) -> NodeProto {
+    let [integers, scale, zero_point] = blocks.names.clone();
+    let mut input = vec![integers, proto.input[1].clone(), scale];
+    input.extend(Some(zero_point).filter(|name| !name.is_empty()));
+    let attributes = [
+        ("bits", blocks.bits as usize),
+        ("block_size", blocks.block_size),
+        ("gather_axis", 0),
+        ("quantize_axis", 1),
+    ];
+    let output = proto.output[0].clone();
+    another(proto, (MICROSOFT, "GatherBlockQuantized"), input, output, &attributes)
 }
 
 /// Rows of `row_len` bytes, without the padding of the last block.

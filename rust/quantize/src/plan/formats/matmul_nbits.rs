@@ -79,18 +79,15 @@ pub(super) fn channels(
     };
     let mut channels = None;
     for usage in constant.uses.iter().filter(|usage| !matches!(usage, Use::Float { .. })) {
-        let Some(Multiplier { node: proto, index, input, channels: along, batched, .. }) =
+        let Some(Multiplier { node: proto, input, channels: along, batched, .. }) =
             usage.multiplier(graph)
         else {
             return Err("something else needs it in float".to_owned());
         };
         let label = || proto.label();
         let found = replaced.iter().find(|(op_type, ..)| *op_type == proto.op_type);
-        let product = matches!(proto.op_type.as_str(), "MatMul" | "Gemm");
-        let (op_type, operand) = match (found, index) {
-            (Some((_, by, operand)), index) if product || index.is_some() => (*by, *operand),
-            (_, None) => return Err(format!("{}, in a graph inside a node, reads it", label())),
-            _ => return Err(format!("{} is {}", label(), none_of(replaced))),
+        let Some(&(_, op_type, operand)) = found else {
+            return Err(format!("{} is {}", label(), none_of(replaced)));
         };
         if is_function(graph, op_type) {
             return Err(format!("the model calls a function of its own {op_type}"));
