@@ -222,3 +222,78 @@ def test_one_matrix_may_be_read_as_integers_and_dequantized() -> None:
     values[3] += 100_000
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     assert not validate(model, wrong).passed
+
+
+def embedded(reader: str) -> bytes:
+    """A table whose rows are multiplied, and read in float by another node."""
+    nodes = [
+        helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "ids"], ["rows"], "embed"),
+        helper.make_node("MatMul", ["rows", "w"], ["m"], "first"),
+    ]
+    if reader == "Shape":
+        nodes.append(helper.make_node("Shape", ["rows"], ["shape"]))
+        nodes.append(helper.make_node("ConstantOfShape", ["shape"], ["zeros"]))
+        nodes.append(helper.make_node("Add", ["zeros", "m"], ["h"]))
+    else:
+        nodes.append(helper.make_node("Add", ["rows", "m"], ["h"]))
+    nodes.append(helper.make_node("MatMul", ["h", "head"], ["y"], "last"))
+    constants = {"table": normal(200, 32), "w": normal(32, 32), "head": normal(32, 200)}
+    return built(nodes, constants, ["n", 4])
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
+@pytest.mark.parametrize("reader", ["Add", "Shape"])
+def test_rows_of_a_table_may_be_read_in_float_too(reader: str, output_format: str) -> None:
+    model = embedded(reader)
+    data = [{"x": RNG.integers(0, 200, (1, 4)).astype(np.float32)} for _ in range(32)]
+    report = quantize_rs.quantize_with_calibration(model, None, data, output_format=output_format)
+    assert report.model is not None
+    made = onnx.load_from_string(report.model)
+    assert any("rows_quantized" in node.output for node in made.graph.node)
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    # A scale for each row has to be that of the row.
+    scales = next(n for n in made.graph.node if n.op_type == "Gather" and "scale" in n.input[0])
+    made.graph.node.add(op_type="Add", input=[scales.input[1]] * 2, output=["others"])
+    scales.input[1] = "others"
+    wrong = quantize_rs.open(sorted_nodes(made).SerializeToString())
+    assert "connectivity" in {problem.check for problem in validate(model, wrong).problems}
+
+
+def sorted_nodes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with its last node before the node that reads its output."""
+    last = model.graph.node.pop()
+    at = next(i for i, node in enumerate(model.graph.node) if last.output[0] in node.input)
+    model.graph.node.insert(at, last)
+    return model
+
+
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_an_output_that_another_layer_reads_may_be_cast(bits: int, float_type: str) -> None:
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["features"], "encoder"),
+        helper.make_node("Gemm", ["features", "v", "c"], ["y"], "head"),
+    ]
+    constants = {"w": normal(64, 64), "b": normal(64), "v": normal(64, 96), "c": normal(96)}
+    model = onnx.load_from_string(built(nodes, constants, ["n", 64]))
+    model.graph.output.add(name="features").type.tensor_type.elem_type = TensorProto.FLOAT
+    source = bytes(model.SerializeToString())
+    report = quantize_rs.quantize(
+        source,
+        None,
+        bits=bits,
+        output_format="matmul_nbits",
+        float_type=float_type,
+        allow_larger=True,
+    )
+    passes(source, report)
+    assert report.model is not None
+    made = onnx.load_from_string(report.model)
+    (head,) = (
+        it for it in made.graph.node if it.op_type == "MatMulNBits" and "v_quantized" in it.input
+    )
+    assert head.input[0].startswith("features")
+    head.input[0] = next(it.input[0] for it in made.graph.node if "w_quantized" in it.input)
+    assert not validate(source, made)

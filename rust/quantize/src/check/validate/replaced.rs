@@ -86,8 +86,9 @@ impl<'m> Walk<'_, 'm> {
         }
     }
 
-    /// The inputs of a value, up to values that the original has, too.
+    /// The inputs of a value, up to those that correspond to other values of the original.
     fn made_of(&self, here: ValueId) -> Made<'m> {
+        let result = self.counterpart(here);
         let mut made = Made::default();
         let (mut waiting, mut seen) = (vec![here], HashSet::new());
         while let Some(id) = waiting.pop() {
@@ -99,7 +100,8 @@ impl<'m> Walk<'_, 'm> {
                 made.constants.push(id);
                 continue;
             }
-            let known = id != here && self.before.value(value.name).is_some();
+            let counterpart = self.counterpart(id);
+            let known = id != here && counterpart.is_some() && counterpart != result;
             match value.producer {
                 Producer::Node { node, .. } if !known => {
                     let proto = self.after.nodes[node];
@@ -111,7 +113,7 @@ impl<'m> Walk<'_, 'm> {
                 }
                 _ if constants_behind(self.after, id, &mut made.constants) => {}
                 _ => {
-                    made.names.insert(value.name);
+                    made.names.insert(counterpart.unwrap_or(value.name));
                 }
             }
         }

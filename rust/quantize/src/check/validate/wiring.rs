@@ -32,6 +32,7 @@ pub(super) fn check(
         before,
         after,
         kept,
+        copied: copied(before, after, half),
         half,
         found,
         seen: HashSet::new(),
@@ -56,6 +57,32 @@ pub(super) fn check(
     walk.pairs
 }
 
+/// The values of the quantized model without a counterpart of their name of which a value with one
+/// is a copy: cast, or quantized and dequantized. Each with the name of that value.
+fn copied<'m>(
+    before: &Graph<'m>,
+    after: &Graph<'m>,
+    half: Option<HalfType>,
+) -> HashMap<ValueId, &'m str> {
+    let copy =
+        |graph: &Graph<'m>, value| rounded(graph, value).or_else(|| cast(graph, value, half));
+    let mut copied = HashMap::new();
+    for (id, value) in after.values.iter().enumerate() {
+        let there = before.value(value.name);
+        if there.is_none_or(|there| copy(before, there).is_some()) {
+            continue;
+        }
+        let mut source = id;
+        while let Some(next) = copy(after, source)
+            && before.value(after.values[next].name).is_none()
+        {
+            copied.insert(next, value.name);
+            source = next;
+        }
+    }
+    copied
+}
+
 /// Two values that should correspond, and their consumer.
 pub(super) struct Step {
     pub(super) there: ValueId,
@@ -73,6 +100,8 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) after: &'a Graph<'m>,
     /// The constants that store weights, and the names that these may have in the original.
     pub(super) kept: HashMap<ValueId, &'a [String]>,
+    /// See [`copied`].
+    copied: HashMap<ValueId, &'m str>,
     /// The type that the quantized model computes in, where the original computes in float32.
     half: Option<HalfType>,
     pub(super) found: &'a mut Validation,
@@ -81,7 +110,7 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) pairs: Pairs,
 }
 
-impl Walk<'_, '_> {
+impl<'m> Walk<'_, 'm> {
     fn step(&mut self, step: &Step) {
         let there = root(self.before, step.there);
         let here = self.past_casts(there, self.root(step.here));
@@ -110,7 +139,7 @@ impl Walk<'_, '_> {
                 } else if moe::is_moe(was) && moe::is_qmoe(is) {
                     self.experts(n, m);
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
-                    let read = self.past_casts(there, step.here);
+                    let read = self.result(there, step.here);
                     self.replaced(n, read, &step.name);
                 } else {
                     self.wrong(there, here, step);
@@ -124,47 +153,59 @@ impl Walk<'_, '_> {
     /// A value before it is cast to 16 bits or back, around what stays as it was: subgraphs, and
     /// operators of ONNX Runtime.
     pub(super) fn past_casts(&self, there: ValueId, mut here: ValueId) -> ValueId {
-        let Some(half) = self.half else { return here };
-        let float = |graph: &Graph<'_>, value: ValueId| {
-            let dtype = graph.dtype(value);
-            dtype.is_some_and(|dtype| dtype == DataType::Float || dtype == half.data_type())
-        };
-        let cast = |graph: &Graph<'_>, value: ValueId| {
-            let Producer::Node { node, .. } = graph.values[value].producer else { return None };
-            let source = graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")?;
-            Some(source).filter(|source| float(graph, *source) && float(graph, value))
-        };
-        if cast(self.before, there).is_some() {
+        if cast(self.before, there, self.half).is_some() {
             return here;
         }
-        while let Some(source) = cast(self.after, here) {
+        while let Some(source) = cast(self.after, here, self.half) {
             here = self.root(source);
         }
         here
     }
 
+    /// The value of the original that a value of the quantized model has the name of, or is the
+    /// source of, see [`copied`].
+    pub(super) fn counterpart(&self, here: ValueId) -> Option<&'m str> {
+        let name = self.after.values[here].name;
+        let own = self.before.value(name).map(|_| name);
+        own.or_else(|| self.copied.get(&here).copied())
+    }
+
+    /// The result that stands for a value of the original, before what is read of it was quantized,
+    /// smoothed or cast.
+    fn result(&self, there: ValueId, here: ValueId) -> ValueId {
+        let name = self.before.values[there].name;
+        let mut value = here;
+        while self.counterpart(value) != Some(name) {
+            let source = self.source(value).or_else(|| cast(self.after, value, self.half));
+            let Some(source) = source else { return self.past_casts(there, here) };
+            value = source;
+        }
+        value
+    }
+
     /// A value before quantization, dequantization or smoothing.
     fn root(&self, mut value: ValueId) -> ValueId {
-        loop {
-            value = root(self.after, value);
-            let Producer::Node { node, .. } = self.after.values[value].producer else {
-                return value;
-            };
-            let smoothed = self.after.nodes[node].op_type == "Mul"
-                && base_of(self.after.values[value].name, "smooth").is_some()
-                && self.before.value(self.after.values[value].name).is_none();
-            // A value that is smoothed and then quantized has the name `_smooth_float`.
-            let smoothed = smoothed
-                || self.after.nodes[node].op_type == "Mul"
-                    && self.after.input(node, 1).is_some_and(|by| {
-                        let name = self.after.values[by].name;
-                        base_of(name, "smoothing").is_some() && self.before.value(name).is_none()
-                    });
-            match self.after.input(node, 0).filter(|_| smoothed) {
-                Some(source) => value = source,
-                None => return value,
-            }
+        while let Some(source) = self.source(value) {
+            value = source;
         }
+        value
+    }
+
+    /// The value that a value is quantized, dequantized or smoothed from.
+    fn source(&self, value: ValueId) -> Option<ValueId> {
+        if let Some(source) = rounded(self.after, value) {
+            return Some(source);
+        }
+        let Producer::Node { node, .. } = self.after.values[value].producer else { return None };
+        let new = |name: &str, suffix: &str| {
+            base_of(name, suffix).is_some() && self.before.value(name).is_none()
+        };
+        // A value that is smoothed and then quantized has the name `_smooth_float`.
+        let by = || self.after.input(node, 1).map(|by| self.after.values[by].name);
+        let smoothed = self.after.nodes[node].op_type == "Mul"
+            && (new(self.after.values[value].name, "smooth")
+                || by().is_some_and(|by| new(by, "smoothing")));
+        self.after.input(node, 0).filter(|_| smoothed)
     }
 
     /// Compares two nodes of the same operator.
@@ -359,20 +400,35 @@ impl Walk<'_, '_> {
 
 /// A value before it was quantized and dequantized.
 pub(super) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
-    while let Producer::Node { node, .. } = graph.values[value].producer {
-        let proto = graph.nodes[node];
-        // The other outputs of `DynamicQuantizeLinear` are its scale and its zero point.
-        let passes = match proto.op_type.as_str() {
-            "QuantizeLinear" | "DequantizeLinear" => true,
-            "DynamicQuantizeLinear" => graph.output(node, 0) == Some(value),
-            _ => false,
-        };
-        let Some(source) = graph.input(node, 0).filter(|_| passes && proto.is_onnx()) else {
-            break;
-        };
+    while let Some(source) = rounded(graph, value) {
         value = source;
     }
     value
+}
+
+/// The value that a value is quantized or dequantized from.
+fn rounded(graph: &Graph<'_>, value: ValueId) -> Option<ValueId> {
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+    let proto = graph.nodes[node];
+    // The other outputs of `DynamicQuantizeLinear` are its scale and its zero point.
+    let passes = match proto.op_type.as_str() {
+        "QuantizeLinear" | "DequantizeLinear" => true,
+        "DynamicQuantizeLinear" => graph.output(node, 0) == Some(value),
+        _ => false,
+    };
+    graph.input(node, 0).filter(|_| passes && proto.is_onnx())
+}
+
+/// The value that a value is cast from, between float32 and the type that a model computes in.
+fn cast(graph: &Graph<'_>, value: ValueId, half: Option<HalfType>) -> Option<ValueId> {
+    let half = half?;
+    let float = |value: ValueId| {
+        let dtype = graph.dtype(value);
+        dtype.is_some_and(|dtype| dtype == DataType::Float || dtype == half.data_type())
+    };
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+    let source = graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")?;
+    Some(source).filter(|source| float(*source) && float(value))
 }
 
 /// The constants that a value is derived from; `false` and none if it is derived from anything
