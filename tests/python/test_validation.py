@@ -7,14 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
 import oracle
 import pytest
 from onnx import TensorProto, numpy_helper
+from onnxruntime.quantization import matmul_nbits_quantizer as theirs
 
 import quantize_rs
 from quantize_rs import ModelError, OptionError, Validation, validate
+from quantize_rs.compat.onnxruntime import matmul_nbits_quantizer as ours
 
 WAYS: dict[str, dict[str, Any]] = {
     "int8": {},
@@ -159,6 +162,112 @@ def test_inputs_and_outputs_are_those_of_the_original(
     quantized.graph.output[0].name = reader(quantized, "logits").output[0]
     quantized.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.DOUBLE
     assert ("interface", "logits") in problems(validate(digits, quantized))
+
+
+def products() -> bytes:
+    """Two products, one weight of which is square."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        onnx.helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        onnx.helper.make_node("MatMul", ["h", "v"], ["y"], "last"),
+    ]
+    constants = {"w": rng.normal(size=(64, 64)), "v": rng.normal(size=(64, 96))}
+    return graphs.built(nodes, constants, ["n", 64])
+
+
+def garbled(model: onnx.ModelProto, name: str) -> bytes:
+    """The model with other integers."""
+    rng = np.random.default_rng(1)
+
+    def change(integers: Any) -> None:
+        integers[...] = np.frombuffer(rng.bytes(integers.nbytes), integers.dtype).reshape(
+            integers.shape
+        )
+
+    return changed(model, name, change)
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("package", [ours, theirs], ids=["ours", "theirs"])
+def test_blocks_of_onnxruntime_are_compared(package: Any, bits: int) -> None:
+    source = products()
+    quantizer = package.MatMulNBitsQuantizer(
+        onnx.load_from_string(source), bits=bits, block_size=32
+    )
+    quantizer.process()
+    model = onnx.load_from_string(quantizer.model.model.SerializeToString())
+    found = validate(source, model)
+    assert found, found
+    assert {weight.name for weight in found.weights} == {"w", "v"}
+    assert not found.not_compared
+    for weight in found.weights:
+        wrong = validate(source, garbled(model, weight.integers))
+        named = {weight.integers, weight.integers.replace(f"_Q{bits}", "_scales")}
+        assert named & {name for _, name in problems(wrong)}, wrong
+
+
+def test_weights_that_could_not_be_compared_are_counted() -> None:
+    """A weight of a subgraph is one: whatever its integers are, the result says so."""
+    rng = np.random.default_rng(0)
+
+    def branch(weight: str) -> onnx.GraphProto:
+        shape = ["n", 64]
+        return onnx.helper.make_graph(
+            [onnx.helper.make_node("MatMul", ["x", weight], [f"{weight}_y"], weight)],
+            weight,
+            [],
+            [onnx.helper.make_tensor_value_info(f"{weight}_y", TensorProto.FLOAT, shape)],
+            [numpy_helper.from_array(rng.normal(size=(64, 64)).astype(np.float32), weight)],
+        )
+
+    nodes = [
+        onnx.helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        onnx.helper.make_node("Cast", ["largest"], ["is_any"], to=TensorProto.BOOL),
+        onnx.helper.make_node(
+            "If", ["is_any"], ["y"], then_branch=branch("v"), else_branch=branch("w")
+        ),
+    ]
+    source = graphs.built(nodes, {}, ["n", 64])
+    quantizer = theirs.MatMulNBitsQuantizer(
+        onnx.load_from_string(source), block_size=32, is_symmetric=True
+    )
+    quantizer.process()
+    found = validate(source, quantizer.model.model.SerializeToString())
+    assert found.passed, found
+    assert {row.name for row in found.not_compared if row.weight} == {"v_Q4", "w_Q4"}
+    assert "nothing is known about the integers" in found.notes[0]
+    assert str(found).endswith("\npassed, but 2 stored weights could not be compared")
+    assert repr(found) == "<Validation: passed, 0 stored weights compared, 2 not>"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_constants_of_a_weight_may_have_any_name(digits: Path, way: str) -> None:
+    """The node that reads it tells which weight it is."""
+    report = quantize_rs.quantize(digits, None, **WAYS[way])
+    assert report.model is not None
+    model = onnx.load_from_string(report.model)
+    own = validate(digits, model)
+    stored = tuple(weight.name for weight in own.weights if "int" in weight.dtype)
+    outputs = {name for node in model.graph.node for name in node.output}
+    kept = {value.name for value in [*model.graph.input, *model.graph.output]}
+    new = {
+        name: f"value_{index}"
+        for index, name in enumerate(sorted(outputs | {it.name for it in model.graph.initializer}))
+        if name.startswith(stored) and name not in kept
+    }
+    for node in model.graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new.get(name, name) for name in names]
+    for tensor in model.graph.initializer:
+        tensor.name = new.get(tensor.name, tensor.name)
+    found = validate(digits, model)
+    assert found, found
+    assert not found.not_compared, found
+    assert {(weight.name, weight.error) for weight in found.weights} == {
+        (weight.name, weight.error) for weight in own.weights
+    }
+    for weight in (weight for weight in found.weights if weight.name in stored):
+        assert not validate(digits, garbled(model, weight.integers)), weight
 
 
 def test_another_tools_file_is_understood(digits: Path, images: Path) -> None:

@@ -89,10 +89,13 @@ class Uncompared:
         The name of the constant.
     why : str
         Why it could not be compared.
+    weight : bool
+        Whether it is a stored weight, of whose integers nothing is known.
     """
 
     name: str
     why: str
+    weight: bool
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -105,7 +108,8 @@ class Validation(Result):
     Attributes
     ----------
     passed : bool
-        Whether there are no problems.
+        Whether there are no problems. A weight that could not be compared is none: look at
+        `not_compared`.
     problems : tuple of Problem
         The problems.
     weights : tuple of StoredWeight
@@ -140,11 +144,16 @@ class Validation(Result):
         return tuple(sorted(self.weights, key=lambda weight: weight.error.sqnr_db)[:count])
 
     def _summary(self) -> str:
-        compared = f"{len(self.weights)} stored weights compared"
+        compared = self._compared()
         if self.passed:
             return f"passed, {compared}"
         first, *more = self.problems
         return f"failed, {compared}, {first}" + (f", and {len(more)} more" if more else "")
+
+    def _compared(self) -> str:
+        compared = f"{len(self.weights)} stored weights compared"
+        lost = sum(constant.weight for constant in self.not_compared)
+        return f"{compared}, {lost} not" if lost else compared
 
     def _repr_html_(self) -> str:
         wrong = notebook.table(
@@ -156,7 +165,7 @@ class Validation(Result):
         rows = (
             (w.name, w.dtype, notebook.shape(w.shape), w.scales, *_errors(w)) for w in self.weights
         )
-        said = f"{'passed' if self.passed else 'failed'}, {len(self.weights)} stored weights"
+        said = f"{'passed' if self.passed else 'failed'}, {self._compared()}"
         return notebook.table(said, header, rows) + ("" if self.passed else wrong)
 
 

@@ -92,6 +92,6 @@ fn describe(found: &Validation, detailed: bool) -> String {
     rows.extend(lines(found.notes.clone()).map(|lines| ("Notes", lines)));
     let problems = found.problems.iter().map(ToString::to_string).collect();
     rows.extend(lines(problems).map(|lines| ("Problems", lines)));
-    rows.push(("Result", if found.passed() { "passed" } else { "failed" }.to_owned()));
+    rows.push(("Result", found.summary()));
     text::table(rows)
 }

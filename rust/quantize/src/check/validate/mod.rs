@@ -120,6 +120,8 @@ pub struct Uncompared {
     pub name: String,
     /// The reason.
     pub why: String,
+    /// Whether it is a stored weight, of whose integers nothing is known.
+    pub weight: bool,
 }
 
 /// Compares a quantized model with its original. `passes` are the passes that ran before
@@ -189,6 +191,11 @@ pub fn validate(
         let mut found = best.map(|(_, found)| found).unwrap_or_default();
         let path = |path: Option<&Path>| path.map(|path| path.display().to_string());
         (found.original, found.quantized) = (path(original.path()), path(as_given));
+        if found.uncompared_weights() > 0 {
+            let note = "nothing is known about the integers of weights that could not be \
+                        compared, which not_compared lists";
+            found.notes.insert(0, note.to_owned());
+        }
         found.notes.extend(half.map(|half| {
             format!(
                 "the model computes in {half}: constants that are not quantized are compared as \
@@ -236,8 +243,8 @@ fn against(
         }
     };
     structure::check(&before, &after, half, &mut found);
-    let stored = stored::all(&before, &after, &mut found);
-    let pairs = wiring::check(&before, &after, &stored, half, &mut found);
+    let mut stored = stored::all(&before, &after, &mut found);
+    let pairs = wiring::check(&before, &after, &mut stored, half, &mut found);
     let compared = weights::check(&before, &after, &stored, half, &mut found)?;
     constants::check(&before, &after, &stored, &compared.smoothing, half, &mut found)?;
     biases::check(&before, &after, &compared, &pairs, half, &mut found)?;
@@ -287,9 +294,24 @@ impl Validation {
         Ok(self)
     }
 
-    /// Whether there are no problems.
+    /// Whether there are no problems. A weight that could not be compared is none:
+    /// [`Validation::summary`] counts them.
     pub fn passed(&self) -> bool {
         self.problems.is_empty()
+    }
+
+    /// Whether it passed, and how many stored weights could not be compared, as a text.
+    pub fn summary(&self) -> String {
+        let result = if self.passed() { "passed" } else { "failed" };
+        match self.uncompared_weights() {
+            0 => result.to_owned(),
+            1 => format!("{result}, but 1 stored weight could not be compared"),
+            count => format!("{result}, but {count} stored weights could not be compared"),
+        }
+    }
+
+    fn uncompared_weights(&self) -> usize {
+        self.not_compared.iter().filter(|constant| constant.weight).count()
     }
 
     /// The validation as JSON, with `passed`.
@@ -313,7 +335,11 @@ impl Validation {
     }
 
     fn skip(&mut self, name: impl Into<String>, why: impl Into<String>) {
-        self.not_compared.push(Uncompared { name: name.into(), why: why.into() });
+        self.not_compared.push(Uncompared { name: name.into(), why: why.into(), weight: false });
+    }
+
+    fn skip_weight(&mut self, name: impl Into<String>, why: impl Into<String>) {
+        self.not_compared.push(Uncompared { name: name.into(), why: why.into(), weight: true });
     }
 }
 
@@ -356,11 +382,11 @@ impl fmt::Display for Validation {
         writeln!(f, "{count} stored weight{plural} compared")?;
         self.prepared.iter().try_for_each(|step| writeln!(f, "original: {step}"))?;
         self.weights.iter().try_for_each(|weight| writeln!(f, "  {weight}"))?;
-        for Uncompared { name, why } in &self.not_compared {
+        for Uncompared { name, why, .. } in &self.not_compared {
             writeln!(f, "not compared: `{name}`: {why}")?;
         }
         self.notes.iter().try_for_each(|note| writeln!(f, "note: {note}"))?;
         self.problems.iter().try_for_each(|problem| writeln!(f, "problem: {problem}"))?;
-        writeln!(f, "{}", if self.passed() { "passed" } else { "failed" })
+        writeln!(f, "{}", self.summary())
     }
 }

@@ -226,8 +226,9 @@ fn blocks(
         depth => depth,
     };
     let signed = proto.dtype() == Some(DataType::Int4);
-    let originals =
-        base_of(&name, "quantized").or_else(|| base_of(&name, "rows")).into_iter().collect();
+    // The last one is that of onnxruntime's quantizer.
+    let suffixes = ["quantized".to_owned(), "rows".to_owned(), format!("Q{bits}")];
+    let originals = suffixes.iter().find_map(|suffix| base_of(&name, suffix)).into_iter().collect();
     let form = Form::Blocks { bits, block_size, depth, signed };
     Some(Ok(Stored {
         originals,

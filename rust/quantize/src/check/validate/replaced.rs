@@ -6,8 +6,9 @@ use std::collections::{BTreeSet, HashSet};
 use quantize_rs_onnx::{DataType, TensorProto};
 
 use super::Check;
-use super::wiring::{Step, Walk, constants_behind, same_attributes};
+use super::wiring::{Step, Walk, constants_behind, is_unknown, same_attributes};
 use crate::graph::qlinear::number;
+use crate::graph::uses::rearranged_from;
 use crate::graph::{Producer, ValueId};
 
 /// Operators that output formats replace.
@@ -58,6 +59,9 @@ impl<'m> Walk<'_, 'm> {
             .map(|id| self.before.values[id].name)
             .collect();
         let made = self.made_of(here);
+        for product in &made.products {
+            self.note_weights(there, *product);
+        }
         if made.products.is_empty() || made.names != expected {
             let names =
                 |names: &BTreeSet<&str>| names.iter().copied().collect::<Vec<_>>().join("`, `");
@@ -82,6 +86,17 @@ impl<'m> Walk<'_, 'm> {
             if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
                 let (name, from) = (was.named().to_owned(), was.label());
                 self.waiting.push(Step { there, here, name, from, consumer: None });
+            }
+        }
+    }
+
+    /// Notes the weights of a node that replaces an operator, which both read at the same inputs.
+    fn note_weights(&mut self, there: usize, product: usize) {
+        for input in 0..self.before.nodes[there].input.len() {
+            let read = self.after.input(product, input);
+            let integers = read.and_then(|read| rearranged_from(self.after, read));
+            if let Some((there, here)) = self.before.input(there, input).zip(integers) {
+                self.read_as(there, here);
             }
         }
     }
@@ -135,10 +150,8 @@ impl<'m> Walk<'_, 'm> {
         read.retain(floats);
         let stands_for = |there: &ValueId, here: &ValueId| self.stands_for(*there, *here);
         // Constants with other names are listed as not compared.
-        let lost = |here: &ValueId| {
-            let names = self.kept.get(here);
-            names.is_some_and(|names| names.iter().all(|name| self.before.value(name).is_none()))
-        };
+        let lost =
+            |here: &ValueId| self.kept.get(here).is_some_and(|it| is_unknown(self.before, it));
         let name = |id: &ValueId| self.after.values[*id].name;
         let foreign = made.constants.iter().find(|here| {
             self.kept.contains_key(here)

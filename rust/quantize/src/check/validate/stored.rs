@@ -78,7 +78,7 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
             let stored = match stored {
                 Ok(stored) => stored,
                 Err((name, why)) => {
-                    found.skip(name, why);
+                    found.skip_weight(name, why);
                     continue;
                 }
             };
@@ -97,7 +97,7 @@ pub(super) fn all(before: &Graph<'_>, after: &Graph<'_>, found: &mut Validation)
         let unseen = integers && original.is_some_and(|id| before.constant(id).is_some());
         let bias = after.constant(id).and_then(qtype_of) == Some(QType::Int32);
         if unseen && !bias && !found.not_compared.iter().any(|other| other.name == value.name) {
-            found.skip(value.name, "its consumer is not known to dequantize integers");
+            found.skip_weight(value.name, "its consumer is not known to dequantize integers");
         }
     }
     all
@@ -307,7 +307,7 @@ impl Stored {
                     scales.into_iter().map(|scale| scale * whole).collect::<Vec<f32>>()
                 };
                 let Some(scales) = scales.zip(whole).map(times) else {
-                    found.skip(name(self.integers), "its scale is not a float constant");
+                    found.skip_weight(name(self.integers), "its scale is not a float constant");
                     return Ok(None);
                 };
                 if let Some((at, bad)) = scales

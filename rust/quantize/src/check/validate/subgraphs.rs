@@ -41,7 +41,7 @@ pub(super) fn weights(
                         stored.add_to(all, seen);
                     }
                 }
-                Err((name, why)) => found.skip(name, why),
+                Err((name, why)) => found.skip_weight(name, why),
             }
         }
         // A constant of the subgraph itself is not a value of the main graph.
@@ -54,7 +54,7 @@ pub(super) fn weights(
         };
         let multiplies = node.op_type == "DequantizeLinear" || products::reads_integers(node);
         for name in node.input.iter().filter(own).filter(|_| none && multiplies) {
-            found.skip(name.clone(), "it belongs to a subgraph of a node");
+            found.skip_weight(name.clone(), "it belongs to a subgraph of a node");
         }
     }
     for (id, value) in after.values.iter().enumerate() {
@@ -63,7 +63,7 @@ pub(super) fn weights(
             && !all.iter().any(|stored| stored.integers == id);
         let integers = after.constant(id).and_then(qtype_of).is_some();
         if unseen && integers && base_of(value.name, "quantized").is_some() {
-            found.skip(value.name, "only subgraphs read it");
+            found.skip_weight(value.name, "only subgraphs read it");
         }
     }
 }

@@ -61,13 +61,13 @@ pub(super) fn check(
                 Some(name) => format!("the original has no constant `{name}`"),
                 None => "its name does not say which weight it is".to_owned(),
             };
-            found.skip(integers, why);
+            found.skip_weight(integers, why);
             compared.lost += 1;
             continue;
         };
         let tensor = before.model.tensor(proto)?;
         let Some(floats) = to_f32(&tensor) else {
-            found.skip(integers, format!("`{name}` of the original is {}", tensor.dtype));
+            found.skip_weight(integers, format!("`{name}` of the original is {}", tensor.dtype));
             continue;
         };
         let Some(decoded) = stored.decode(after, half, found)? else { continue };

@@ -20,14 +20,12 @@ pub(super) type Pairs = HashMap<usize, usize>;
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
-    stored: &[Stored],
+    stored: &mut [Stored],
     half: Option<HalfType>,
     found: &mut Validation,
 ) -> Pairs {
-    let mut kept: HashMap<ValueId, &[String]> = HashMap::new();
-    for stored in stored {
-        kept.insert(stored.integers, &stored.originals);
-    }
+    let originals = |stored: &Stored| (stored.integers, stored.originals.clone());
+    let kept: HashMap<ValueId, Vec<String>> = stored.iter().map(originals).collect();
     let mut walk = Walk {
         before,
         after,
@@ -54,7 +52,16 @@ pub(super) fn check(
     while let Some(step) = walk.waiting.pop() {
         walk.step(&step);
     }
+    for stored in stored.iter_mut().filter(|stored| is_unknown(before, &stored.originals)) {
+        stored.originals.extend(walk.kept.get(&stored.integers).cloned().unwrap_or_default());
+    }
     walk.pairs
+}
+
+/// Whether none of the names that a weight may have in the original is that of a constant.
+pub(super) fn is_unknown(before: &Graph<'_>, names: &[String]) -> bool {
+    let constant = |name: &String| before.constant_behind(before.value(name)?);
+    !names.iter().any(|name| constant(name).is_some())
 }
 
 /// The values of the quantized model without a counterpart of their name of which a value with one
@@ -99,7 +106,7 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) before: &'a Graph<'m>,
     pub(super) after: &'a Graph<'m>,
     /// The constants that store weights, and the names that these may have in the original.
-    pub(super) kept: HashMap<ValueId, &'a [String]>,
+    pub(super) kept: HashMap<ValueId, Vec<String>>,
     /// See [`copied`].
     copied: HashMap<ValueId, &'m str>,
     /// The type that the quantized model computes in, where the original computes in float32.
@@ -338,8 +345,21 @@ impl<'m> Walk<'_, 'm> {
         if self.is_turned(here) {
             return self.wrong(there, here, step);
         }
+        leaves.iter().for_each(|id| self.read_as(there, *id));
         if !direct && !leaves.iter().any(|id| self.stands_for(there, *id)) {
             self.wrong(there, here, step);
+        }
+    }
+
+    /// Notes that a node reads a stored weight as the paired node of the original reads a constant:
+    /// which one it is, if its name does not tell, as in files of other tools.
+    pub(super) fn read_as(&mut self, there: ValueId, here: ValueId) {
+        let before = self.before;
+        if before.constant_behind(there).is_some()
+            && let Some(names) = self.kept.get_mut(&here)
+            && is_unknown(before, names)
+        {
+            names.push(before.values[there].name.to_owned());
         }
     }
 
@@ -358,7 +378,7 @@ impl<'m> Walk<'_, 'm> {
     /// Whether a constant is one of the original, or its stored form.
     pub(super) fn stands_for(&self, there: ValueId, here: ValueId) -> bool {
         let (was, is) = (self.before.values[there].name, self.after.values[here].name);
-        let kept = self.kept.get(&here).copied().unwrap_or_default();
+        let kept = self.kept.get(&here).map(Vec::as_slice).unwrap_or_default();
         let half = self.half.and_then(|half| base_of(is, half.name()));
         is == was
             || base_of(is, "quantized").as_deref() == Some(was)
