@@ -12,9 +12,11 @@ import onnxruntime.quantization as theirs
 import oracle
 import pytest
 from decoders import decoder
+from graphs import built
 from onnx import numpy_helper
 from readers import Reader
 
+import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
 
 Nodes = dict[str, onnx.NodeProto]
@@ -204,3 +206,51 @@ def test_layers_that_the_model_lacks_are_passed_over(
     assert found[0] == found[1]
     said = [text for text in caplog.messages if "customized_weight_config" in text]
     assert [name in text for name, text in zip([*bits][1:], said, strict=True)] == [True, True]
+
+
+def tabled() -> bytes:
+    """A table that holds a small share of the weights, a matrix and a short kernel."""
+    rng = np.random.default_rng(0)
+    nodes = [
+        onnx.helper.make_node("Cast", ["x"], ["ids"], to=onnx.TensorProto.INT64),
+        onnx.helper.make_node("Gather", ["table", "ids"], ["rows"], "embed"),
+        onnx.helper.make_node("Conv", ["rows", "kernel"], ["c"], "conv", group=4, pads=[1, 1]),
+        onnx.helper.make_node("MatMul", ["c", "w"], ["y"], "head"),
+    ]
+    constants = {
+        "table": rng.normal(size=(60, 64)),
+        "kernel": rng.normal(size=(4, 1, 3)),
+        "w": rng.normal(size=(64, 800)),
+    }
+    return built(nodes, constants, ["n", 4])
+
+
+@pytest.mark.parametrize("quant_format", ["QOperator", "QDQ"])
+@pytest.mark.parametrize("bits", [2, 4])
+def test_small_tables_have_the_bits_of_the_call(
+    bits: int, quant_format: str, tmp_path: Path
+) -> None:
+    quantizer = ours.MatMulNBitsQuantizer(
+        tabled(),
+        bits=bits,
+        block_size=32,
+        op_types_to_quantize=("MatMul", "Gather"),
+        quant_format=ours.QuantFormat[quant_format],
+    )
+    quantizer.process()
+    report = quantizer.model.save_model_to_file(tmp_path / "q.onnx")
+    assert {(row.name, str(row.qtype).lstrip("u")) for row in report.quantized} == {
+        (name, f"int{bits}") for name in ("table", "w")
+    }
+
+
+def test_the_report_says_why_weights_have_more_bits() -> None:
+    report = quantize_rs.quantize(tabled(), None, bits=4, block_size=None)
+    rows = {row.name: (row.qtype, row.why) for row in report.quantized}
+    assert rows["w"] == ("int4", "quantized: weight of node `head` (MatMul)")
+    for name, kind in (("table", "table"), ("kernel", "kernel")):
+        qtype, why = rows[name]
+        assert qtype == "int8"
+        assert f"8 bits for a small {kind}" in why
+    mixed = quantize_rs.quantize(tabled(), None, bits=4, mixed_layers="last")
+    assert any("8 bits for mixed_layers" in row.why for row in mixed.quantized)

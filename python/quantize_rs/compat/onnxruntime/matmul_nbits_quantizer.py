@@ -148,7 +148,8 @@ class MatMulNBitsQuantizer(WeightQuantizer):
     model
         The model, which is not changed.
     bits, block_size
-        The bit width (2, 4 or 8), and the number of elements that share a scale.
+        The bit width (2, 4 or 8), and the number of elements that share a scale. All weights get
+        this width, also small tables.
     is_symmetric, accuracy_level
         Whether there are no zero points; the accuracy level of MatMulNBits, 0 to 4.
     nodes_to_exclude

@@ -92,6 +92,7 @@ impl fmt::Display for QuantizeReason {
             QuantizeReason::SmallWeightOf(node) => {
                 write!(f, "one of the smallest weights, of {node}, which get 16 bits")
             }
+            QuantizeReason::WiderWeightOf(node, why) => write!(f, "weight of {node}, {why}"),
             QuantizeReason::BiasOf(node) => write!(f, "bias of {node}"),
             QuantizeReason::InputOf(node) => write!(f, "goes into {node}"),
             QuantizeReason::OutputOf(node) => write!(f, "comes out of {node}"),

@@ -224,6 +224,8 @@ pub enum QuantizeReason {
     WeightOf(String),
     /// It is one of the smallest weights, and the weight of this node. It gets 16 bits.
     SmallWeightOf(String),
+    /// It is the weight of this node, and gets 8 bits where others get fewer, for this reason.
+    WiderWeightOf(String, &'static str),
     /// It is the bias of this node, which computes on integers.
     BiasOf(String),
     /// It is an input of this node, which computes on integers.
@@ -419,7 +421,8 @@ impl Plan {
         let selection = select::Selection::of(graph, &constants, &config)?;
         selection.leave_float(graph, &mut constants);
         let mut wider = wider_weights::find(graph, &constants, &config, &selection);
-        wider.extend(mixed_layers::find(graph, &constants, &config)?);
+        let mixed = mixed_layers::find(graph, &constants, &config)?;
+        wider.extend(mixed.into_iter().map(|anchor| (anchor, "8 bits for mixed_layers")));
         let context = rules::Context {
             graph,
             constants: &constants,

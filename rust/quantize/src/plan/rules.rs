@@ -1,6 +1,6 @@
 //! The rules of planning, in order, and the fold that turns them into decisions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::activations::{self, ActivationContext};
 use super::decisions::{Decisions, Outcome};
@@ -186,7 +186,7 @@ pub(super) struct Context<'a, 'm> {
     /// Weights that the output format leaves to float operators.
     pub(super) float_weights: BTreeSet<ValueId>,
     /// The weights that get 8 bits where others get fewer.
-    pub(super) wider_weights: BTreeSet<ValueId>,
+    pub(super) wider_weights: BTreeMap<ValueId, &'static str>,
     /// The additional input of rules about activations; `None` if only weights are quantized.
     pub(super) activations: Option<ActivationContext<'a, 'm>>,
 }
@@ -219,7 +219,7 @@ mod tests {
         let activations = ActivationContext::of(&graph, &constants, config, &selection).unwrap();
         let (graph, constants, selection) = (&graph, &constants[..], &selection);
         let float_weights = BTreeSet::new();
-        let wider_weights = BTreeSet::new();
+        let wider_weights = BTreeMap::new();
         let context = Context {
             graph,
             constants,

@@ -33,7 +33,11 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     let requested = requested(context, constant);
     let qtype = requested.qtype();
     let label = constant.multipliers(graph).next().map(NodeProto::label);
-    let because = QuantizeReason::WeightOf(label.unwrap_or_default());
+    let label = label.unwrap_or_default();
+    let because = match wider(context, constant) {
+        Some((_, why)) => QuantizeReason::WiderWeightOf(label, why),
+        None => QuantizeReason::WeightOf(label),
+    };
     let form = if context.float_weights.contains(&anchor) {
         Ok(None)
     } else {
@@ -83,11 +87,17 @@ fn requested(context: &Context<'_, '_>, constant: &Constant<'_>) -> WeightType {
     let (graph, selection) = (context.graph, context.selection);
     let names = constant.names(graph);
     let own = selection.weight_type(&names, constant.multipliers(graph));
-    own.unwrap_or_else(|| {
-        let config = selection.config_of(context.config, &names, constant.multipliers(graph));
-        let wider = context.wider_weights.contains(&constant.anchor);
-        wider.then(|| wider_weights::eight_bits(config.weights)).flatten().unwrap_or(config.weights)
-    })
+    let wider = || wider(context, constant).map(|(found, _)| found);
+    own.or_else(wider).unwrap_or(context.config.weights)
+}
+
+/// The type with 8 bits of a weight that gets more bits than others, unless an option names its
+/// type, and the reason.
+fn wider(context: &Context<'_, '_>, constant: &Constant<'_>) -> Option<(WeightType, &'static str)> {
+    let (graph, selection) = (context.graph, context.selection);
+    let why = context.wider_weights.get(&constant.anchor)?;
+    let own = selection.weight_type(&constant.names(graph), constant.multipliers(graph));
+    wider_weights::eight_bits(context.config.weights).filter(|_| own.is_none()).map(|it| (it, *why))
 }
 
 /// The reason why a matrix with 2-bit elements stays float: ONNX Runtime 1.32 fuses the product to

@@ -1,7 +1,7 @@
 //! Weights that get 8 bits where weights get fewer, because their errors are not averaged by a long
 //! sum: tables of embeddings, and kernels that sum few elements.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use quantize_rs_math::QType;
 
@@ -17,25 +17,34 @@ const SHARE: usize = 8;
 /// the first convolution of most networks.
 const FEW: usize = 32;
 
-/// The weights that get 8 bits, if 8 bits in all of them add little to the size: first tables that
-/// are only looked up, then kernels. Weights whose type an option names keep it.
+/// What may be wider, and the reason as [`super::QuantizeReason::WiderWeightOf`] has it.
+type Kind = (fn(&Graph<'_>, &Constant<'_>) -> bool, &'static str);
+const KINDS: [Kind; 2] = [
+    (is_table, "8 bits for a small table: no sum averages its errors"),
+    (sums_few, "8 bits for a small kernel: its sums are too short to average its errors"),
+];
+
+/// The weights that get 8 bits, if 8 bits in all of them add little to the size, each with the
+/// reason: first tables that are only looked up, then kernels. Weights whose type an option names
+/// keep it, as do all that replace those of onnxruntime.
 pub(super) fn find(
     graph: &Graph<'_>,
     constants: &[Constant<'_>],
     config: &Config,
     selection: &Selection,
-) -> BTreeSet<ValueId> {
+) -> BTreeMap<ValueId, &'static str> {
     // With activations in integers too, an operator with 8-bit weights would run on integers.
-    if eight_bits(config.weights).is_none() || config.activations.is_some() {
-        return BTreeSet::new();
+    let on_integers = config.activations.is_some();
+    if eight_bits(config.weights).is_none() || on_integers || config.onnxruntime_names {
+        return BTreeMap::new();
     }
     let bits = config.weights.qtype().bits() as usize;
     let elements = |constant: &Constant<'_>| constant.shape.iter().product::<usize>();
     let weights: Vec<&Constant<'_>> =
         constants.iter().filter(|constant| constant.is_weight()).collect();
     let mut left = weights.iter().map(|weight| elements(weight) * bits).sum::<usize>() / SHARE;
-    let mut found = BTreeSet::new();
-    for kind in [is_table, sums_few] {
+    let mut found = BTreeMap::new();
+    for (kind, why) in KINDS {
         let unnamed = |constant: &&&Constant<'_>| {
             let nodes = constant.multipliers(graph);
             selection.weight_type(&constant.names(graph), nodes).is_none()
@@ -49,7 +58,7 @@ pub(super) fn find(
             wider.clear();
         }
         left -= wider.iter().map(|weight| added(weight)).sum::<usize>();
-        found.extend(wider.iter().map(|weight| weight.anchor));
+        found.extend(wider.iter().map(|weight| (weight.anchor, why)));
     }
     found
 }
