@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
+import pickle
 import re
 import subprocess
 import sys
@@ -284,6 +286,49 @@ def test_an_option_given_twice_is_refused(given: dict[str, Any], both: tuple[str
     with pytest.raises(OptionError, match=expected) as caught:
         quantize(DIGITS, None, **given)
     assert caught.value.option == canonical(one)
+
+
+@pytest.mark.parametrize(
+    ("options", "keyword"),
+    [
+        (QuantizeOptions(bits=4), {"bits": 8}),
+        (QuantizeOptions(min_elements=10**6), {"min_elements": 0}),
+        (QuantizeOptions(layer_bits={"*": 4}), {"layer_bits": {}}),
+        (QuantizeOptions(output_format="qoperator"), {"output_format": "qdq"}),
+        (QuantizeOptions(calibration=CalibrationOptions(method="entropy")), {"method": "auto"}),
+        (QuantizeOptions(calibration=CalibrationOptions(num_samples=3)), {"num_samples": 100}),
+    ],
+)
+def test_a_keyword_with_its_default_is_given_too(
+    options: QuantizeOptions, keyword: dict[str, Any]
+) -> None:
+    (name,) = keyword
+    with pytest.raises(OptionError, match=rf"^{name} and options\.{name} are the same") as caught:
+        calibrate(DIGITS, None, SAMPLES, options=options, **keyword)
+    assert caught.value.option == name
+    # None is no value, and an object does not know what was given.
+    assert quantize(DIGITS, None, options=QuantizeOptions(per_channel=False), per_channel=None)
+    assert quantize(DIGITS, None, options=QuantizeOptions(bits=8), bits=4).model
+
+
+def test_bits_contradict_a_type_even_if_they_are_8() -> None:
+    with pytest.raises(OptionError, match=r"^bits is 8, but weights is int4") as caught:
+        quantize(DIGITS, None, bits=8, weights="int4")
+    assert caught.value.option == "bits"
+    with pytest.raises(OptionError, match=r"^bits is 8, but weights is int4"):
+        quantize_rs.open(DIGITS).plan("int4", bits=8)
+    assert quantize(DIGITS, None, bits=8, weights="uint8").model
+
+
+def test_signatures_show_the_value_of_a_default() -> None:
+    for function, shown in (
+        (quantize, "bits: 'int' = 8"),
+        (calibrate, "method: 'str' = 'auto'"),
+        (quantize_rs.sensitivity, "activations: 'str | None' = 'uint8'"),
+    ):
+        assert shown in str(inspect.signature(function))
+    number = inspect.signature(quantize).parameters["bits"].default
+    assert (number, type(pickle.loads(pickle.dumps(number)))) == (8, type(number))
 
 
 def test_an_option_of_the_other_function_is_refused() -> None:

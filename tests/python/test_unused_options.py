@@ -105,14 +105,14 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
     (
         "sensitivity without data",
         lambda **options: quantize_rs.sensitivity(DIGITS, **options),
-        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "int8"} | CLASSES,
+        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "uint8"} | CLASSES,
     ),
     (
         "sensitivity of a plan",
         of_plan,
         NOISE
         | {"num_samples": 5}
-        | {"weights": "int4", "activations": "int8", "per_channel": True, "exclude": ["Conv"]},
+        | {"weights": "int4", "activations": "uint8", "per_channel": True, "exclude": ["Conv"]},
     ),
     (
         "compare without latency",
@@ -162,6 +162,19 @@ def test_an_option_without_effect_is_refused(
         with pytest.raises(OptionError, match=f"^{name} has no effect ") as refused:
             verb(**{name: value})
         assert refused.value.option == name, said
+
+
+def test_a_metric_of_outputs_needs_data_even_if_it_is_the_default() -> None:
+    with pytest.raises(OptionError, match=r"^metric: without data only weights") as refused:
+        quantize_rs.sensitivity(DIGITS, metric="sqnr")
+    assert refused.value.option == "metric"
+
+
+def test_bits_beside_activations_are_refused_even_if_they_are_the_default() -> None:
+    with pytest.raises(OptionError, match=r"^bits has no effect with activations"):
+        quantize_rs.mixed_precision(
+            DIGITS, SAMPLES, activations="uint8", min_sqnr=20, bits=(8, 4, 2)
+        )
 
 
 def test_nearest_needs_no_samples() -> None:

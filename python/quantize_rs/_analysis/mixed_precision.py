@@ -152,7 +152,7 @@ def mixed_precision(
     options = option_dict(found, bits=8, with_activations=activations is not None)
     widths = check.listed("bits", bits, "numbers")
     if activations is not None:
-        check.reject_unused("with activations", bits=tuple(widths) != _BITS)
+        check.reject_unused("with activations", bits=bits is not _BITS)
     goal = (
         check.number_or_percentage("target_size", target_size),
         check.optional_number("min_sqnr", min_sqnr),

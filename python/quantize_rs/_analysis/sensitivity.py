@@ -17,6 +17,7 @@ from .._inputs.progress import Callback
 from .._inputs.run import Run
 from .._inputs.samples import ANALYSIS_NOISE, NUM_SAMPLES, CalibrationData, sample_source
 from .._options import check
+from .._options.default import default, is_default
 from .._options.resolve import with_aliases
 from .._results.build import result
 from .._results.ranges import Ranges, optional_ranges
@@ -39,14 +40,14 @@ _OF_OUTPUTS = ("sqnr", "cosine", "max_abs", "mse", "top1", "weight")
 def sensitivity(
     model: ModelSource | Model | Plan,
     data: CalibrationData | None = None,
-    metric: str | MetricLike = "sqnr",
+    metric: str | MetricLike = default("sqnr"),
     *,
     labels: npt.ArrayLike | os.PathLike[str] | None = None,
     scores: str | None = None,
     all_but_one: bool = False,
     ranges: Ranges | str | os.PathLike[str] | None = None,
     weights: str | None = None,
-    activations: str | None = "uint8",
+    activations: str | None = default("uint8"),
     per_channel: bool | None = None,
     exclude: Iterable[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
@@ -134,12 +135,13 @@ def sensitivity(
         run = {"engine": engine != "auto", "limit": limit is not None}
         run |= {"threads": threads is not None, "num_samples": num_samples != NUM_SAMPLES}
         noise = {"sample_shape": sample_shape is not None, "seed": seed != 0}
-        shown = {"ranges": ranges is not None, "activations": activations not in ("uint8", None)}
+        shown = {"ranges": ranges is not None}
+        shown |= {"activations": activations is not None and not is_default(activations)}
         shown |= {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused("without data", **run, **noise, **shown)
     asked = model
     if isinstance(model, Plan):
-        unused = {"weights": weights is not None, "activations": activations != "uint8"}
+        unused = {"weights": weights is not None, "activations": not is_default(activations)}
         unused |= {"per_channel": per_channel is not None, "exclude": exclude is not None}
         check.reject_unused("with a plan, which determines what is quantized", **unused)
     else:
@@ -151,8 +153,9 @@ def sensitivity(
             exclude=exclude,
         )
     if data is None:
-        if metric not in ("sqnr", "weight") or all_but_one or resume is not None:
-            what = "metric" if metric not in ("sqnr", "weight") else "data"
+        of_outputs = metric != "weight" and not is_default(metric)
+        if of_outputs or all_but_one or resume is not None:
+            what = "metric" if of_outputs else "data"
             raise OptionError(
                 f"{what}: without data only weights can be analyzed, one by one", option=what
             )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._inputs.model_source import ModelSource, read_model
 from .._options import check
-from .._options.option_dict import OptionDict, names_in_errors, option_dict
+from .._options.option_dict import OptionDict, names_in_errors, option_dict, stated_bits
 from .._options.resolve import resolve
 from .._results.build import result
 from .._results.model_info import ModelInfo
@@ -237,7 +237,7 @@ class Model:
         }
         unused["quantize_bias"] = not calibrated and found["quantize_bias"] is not None
         check.reject_unused("without activations", **unused)
-        bits = check.bits("bits", found["bits"]) if "bits" in found.given else None
+        bits = stated_bits(found)
         return self._plan(option_dict(found, bits=bits, with_activations=calibrated))
 
     def _plan(self, options: OptionDict) -> Plan:

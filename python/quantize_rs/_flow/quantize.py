@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
-from .._inputs.run import Run
+from .._inputs.run import Run, warn
 from .._inputs.samples import NUM_SAMPLES, CalibrationData, is_noise, sample_source
-from .._options import check
-from .._options.option_dict import option_dict
+from .._options.default import default
+from .._options.option_dict import option_dict, stated_bits
 from .._options.resolve import Resolved, resolve
 from .._results.model_info import ModelInfo
 from .._results.ranges import Ranges, given_ranges
@@ -35,10 +35,10 @@ __all__ = ["model_info", "quantize", "quantize_with_calibration"]
 def quantize(
     input_path: ModelSource,
     output_path: str | os.PathLike[str] | None,
-    bits: int = 8,
+    bits: int = default(8),
     per_channel: bool | None = None,
     excluded_layers: Iterable[str] | None = None,
-    min_elements: int = 0,
+    min_elements: int = default(0),
     layer_bits: Mapping[str, int | str] | None = None,
     native_int4: bool | None = None,
     symmetric: bool | None = None,
@@ -277,15 +277,15 @@ def quantize_with_calibration(
     input_path: ModelSource,
     output_path: str | os.PathLike[str] | None,
     calibration_data: CalibrationData | None = None,
-    bits: int = 8,
+    bits: int = default(8),
     per_channel: bool | None = None,
-    method: str = "auto",
-    num_samples: int = 100,
+    method: str = default("auto"),
+    num_samples: int = default(100),
     sample_shape: Iterable[int] | None = None,
     native_int4: bool | None = None,
     symmetric: bool | None = None,
     excluded_layers: Iterable[str] | None = None,
-    min_elements: int = 0,
+    min_elements: int = default(0),
     layer_bits: Mapping[str, int | str] | None = None,
     *,
     options: QuantizeOptions | None = None,
@@ -521,7 +521,8 @@ def _quantized(
     source: _core.Source | None = None
     calibrated: Ranges | None = None
     if ranges is not None:
-        calibrated = _saved(ranges, data, found["method"])
+        method = found["method"] if "method" in found.stated else None
+        calibrated = _saved(ranges, data, method)
         rounds = {"resume_rounding", "memory_limit"} & found.given.keys()
         if calibrated._ranges.has_moments or rounds:
             calibrated = model._plan(options)._rounded(calibrated, run)
@@ -591,14 +592,14 @@ def _reject_rounding(found: Resolved) -> None:
 
 
 def _saved(
-    ranges: Ranges | str | os.PathLike[str], data: CalibrationData | None, method: str
+    ranges: Ranges | str | os.PathLike[str], data: CalibrationData | None, method: str | None
 ) -> Ranges:
     """Load the given ranges, and reject options that have no effect with them."""
     if data is not None:
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")
     found = given_ranges("ranges", ranges)
-    if method not in ("auto", found.method):  # auto is the default
+    if method not in (None, found.method):
         what = f"method is {method!r}, the ranges are of {found.method!r}: see Ranges.using"
         raise OptionError(what, option="method")
     return found

@@ -111,8 +111,13 @@ def names_in_errors(options: OptionDict) -> dict[str, str]:
     return {"layer_bits": "layer_types"} if only_types else {}
 
 
+def stated_bits(found: Resolved) -> int | None:
+    """Return the bits that the caller gave, checked; None leaves them to the type of weights."""
+    return check.bits("bits", found["bits"]) if "bits" in found.stated else None
+
+
 def option_dict(found: Resolved, *, bits: int | None, with_activations: bool) -> OptionDict:
-    """Return the options that a plan is made of, checked; `bits` gives way to weights."""
+    """Return the options that a plan is made of, checked; `bits` may be None."""
     if found["prune"] is not None and found["sparsity"] is not None:
         raise OptionError("sparsity: give it or prune, not both", option="sparsity")
     made: OptionDict = {

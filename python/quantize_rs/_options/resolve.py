@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import OptionError
+from .default import is_default
 from .row import Row
 from .table import ALIASES, OPTIONS, canonical, unknown
 
@@ -19,11 +20,16 @@ _VERBS = {"quantize": "quantize", "quantize_with_calibration": "calibrate"}
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The value of each option, and the name under which the caller gave it."""
+    """The value of each option, and what the caller gave.
+
+    `given` has the name under which the caller gave an option another value than its default.
+    `stated` also has the options that the caller gave their default.
+    """
 
     function: str
     values: dict[str, Any]
     given: dict[str, str]
+    stated: frozenset[str]
 
     def __getitem__(self, name: str) -> Any:
         return self.values[name]
@@ -59,9 +65,10 @@ def resolve(
 ) -> Resolved:
     """Return the value of every option.
 
-    `parameters` are those of the signature, where the default means "not given". `options` is a
-    `QuantizeOptions`, in which the same holds. Each keyword other than None counts as given.
-    An option that is unknown, given twice, or not taken by `function` raises an `OptionError`.
+    `parameters` are those of the signature, where `default(...)` means "not given". None means so
+    everywhere, and in `options`, a `QuantizeOptions`, any value that equals the default: an object
+    does not know which of its fields were given. An option that is unknown, given twice, or not
+    taken by `function` raises an `OptionError`.
     """
     values = {row.name: row.default for row in OPTIONS.values()}
     given: dict[str, str] = {}
@@ -78,26 +85,21 @@ def resolve(
     for name, value in _flat(options).items():
         if not OPTIONS[name].is_default(value):
             take(name, value, f"options.{name}")
-    for called, value in parameters.items():
-        name = canonical(called)
-        if not OPTIONS[name].is_default(value):
-            take(name, value, called)
-        elif name not in given:
-            values[name] = OPTIONS[name].default if value is None else value
-    for called, value in keywords.items():
+    for called, value in [*parameters.items(), *keywords.items()]:
         name = canonical(called)
         if name not in OPTIONS:
             known = (row.name for row in OPTIONS.values() if _takes(function, row))
             raise OptionError(unknown(called, [*known, *ALIASES]), option=called)
-        if value is not None or not OPTIONS[name].is_default(value):
+        if not is_default(value) and (value is not None or not OPTIONS[name].is_default(value)):
             take(name, value, called)
+    stated = frozenset(given)
     given = {
         name: said for name, said in given.items() if not OPTIONS[name].is_default(values[name])
     }
     for name in given:
         if not _takes(function, OPTIONS[name]):
             raise OptionError(_elsewhere(function, name), option=name)
-    return Resolved(function, values, given)
+    return Resolved(function, values, given, stated)
 
 
 def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, ...]:

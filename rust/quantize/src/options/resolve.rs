@@ -93,17 +93,14 @@ pub fn canonical(given: impl IntoIterator<Item = (String, Value)>) -> Result<Giv
     Ok(found)
 }
 
-/// Refuses bits that contradict a type; 8, the default, contradicts none.
+/// Refuses bits that contradict a type.
 fn check_bits(given: &Given, config: &Config) -> Result<(), QuantizeError> {
     let is_given = |name: &str| given.get(name).is_some_and(|value| !value.is_null());
     if !is_given("bits") || !is_given("weights") {
         return Ok(());
     }
     match given["bits"].as_u64() {
-        Some(bits)
-            if bits != u64::from(Config::default().weights.bits())
-                && bits != u64::from(config.weights.bits()) =>
-        {
+        Some(bits) if bits != u64::from(config.weights.bits()) => {
             let what = format!("is {bits}, but weights is {}: give one of them", config.weights);
             Err(QuantizeError::option("bits", what))
         }
