@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,3 +157,18 @@ def test_quantized_activations_and_16_bit_floats_exclude_each_other() -> None:
         quantize_rs.quantize(digits.model, None, output_format="dynamic", float_type="float16")
     with pytest.raises(quantize_rs.OptionError, match="float_type is `half`"):
         quantize_rs.quantize(digits.model, None, float_type="half")
+
+
+def test_the_command_and_files_take_the_type_without_an_output_format(
+    digits: Path, tmp_path: Path
+) -> None:
+    expected = quantize_rs.quantize(digits, None, float_type="float16").model
+    out, file = tmp_path / "out.onnx", tmp_path / "c.yaml"
+    job = f"float_type: float16\nmodels:\n  - {{input: {digits}, output: {out}}}\n"
+    file.write_text(job)
+    for command in (["quantize", digits, "-o", out, "--float-type", "float16"], ["config", file]):
+        line = [sys.executable, "-m", "quantize_rs", *map(str, command)]
+        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert out.read_bytes() == expected
+        out.unlink()

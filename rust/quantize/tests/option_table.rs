@@ -85,6 +85,19 @@ fn no_options_are_the_defaults() {
 }
 
 #[test]
+fn an_option_that_needs_a_value_of_another_has_an_effect_where_that_is_the_default() {
+    let float16 = ("float_type", json!("float16"));
+    for (format, unused) in [(Value::Null, false), (json!("qdq"), false), (json!("dynamic"), true)]
+    {
+        let given = Given::from([float16.clone(), ("output_format", format)]);
+        assert_eq!(!options::unused(&given, &[Verb::Quantize]).is_empty(), unused, "{given:?}");
+    }
+    assert!(options::unused(&Given::from([float16]), &[Verb::Quantize]).is_empty());
+    let unused = options::unused(&Given::from([("seed", json!(1))]), &[Verb::Quantize]);
+    assert_eq!(unused[0].why, "without calibration_data=random");
+}
+
+#[test]
 fn a_value_of_another_type_is_refused_by_name() {
     for row in options::rows().into_iter().filter(|row| row.set.is_some()) {
         for wrong in [json!({"a": {"b": 1}}), json!(["x", {"a": 1}]), json!({"a": [1.5]})] {

@@ -83,7 +83,9 @@ pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
             Condition::Given(names) if names.iter().any(is_given) => None,
             Condition::Given(names) => Some(format!("without {}", names.join(" or "))),
             Condition::Value(name, values) => {
-                let found = given.get(name).and_then(Value::as_str);
+                let default = find(name).map(|row| (row.default)());
+                let found = given.get(name).filter(|value| !value.is_null()).or(default.as_ref());
+                let found = found.and_then(Value::as_str);
                 let holds = found.is_some_and(|found| values.contains(&found));
                 let values = values.iter().map(|value| format!("{name}={value}"));
                 (!holds).then(|| format!("without {}", values.collect::<Vec<_>>().join(" or ")))
