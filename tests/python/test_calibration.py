@@ -174,9 +174,17 @@ def test_random_samples_are_seeded_and_warned_about(
     assert made(num_samples=7, limit=3).samples == 3
 
 
-def test_num_samples_counts_random_samples_only(digits: Path, images: Path) -> None:
-    report = quantize_rs.quantize_with_calibration(digits, None, images, num_samples=3)
+@pytest.mark.parametrize("count", [3, 100])
+def test_num_samples_counts_random_samples_only(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, num_samples=count)
     assert report.samples == 200
+    expected = 'num_samples has no effect on samples that are given: it is for "random"; see limit'
+    assert caplog.messages.count(expected) == 1
+    caplog.clear()
+    quantize_rs.quantize_with_calibration(digits, None, images)
+    assert "num_samples" not in caplog.text
 
 
 @pytest.mark.parametrize(

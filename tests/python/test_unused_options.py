@@ -96,7 +96,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
         lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
         NOISE | {"scores": "logits"},
     ),
-    ("ranges", with_ranges, RUN | NOISE | {"limit": 3}),
+    ("ranges", with_ranges, RUN | NOISE | {"limit": 3, "num_samples": 5}),
     (
         "mixed_precision without data",
         lambda **options: quantize_rs.mixed_precision(DIGITS, target_size=0.5, **options),

@@ -335,7 +335,8 @@ def quantize_with_calibration(
         ``"moving_average"``, ``"percentile"`` (or with its number, ``"percentile:99.9"``),
         ``"entropy"``, ``"mse"``. `Plan.compare_methods` shows all of them.
     num_samples : int
-        How many samples ``"random"`` makes; other data is used whole, see `limit`.
+        How many samples ``"random"`` makes. Other data is used whole, with a warning if this is
+        given, as 0.10 took it; see `limit`.
     sample_shape : sequence of int, optional
         The shape of a random sample without its first axis, where the model leaves it open.
     native_int4, symmetric, excluded_layers, min_elements, layer_bits
@@ -497,7 +498,7 @@ IsADirectoryError, OSError
     found = resolve("quantize_with_calibration", parameters, options, keywords)
     control = accuracy_check(found)
     if found["ranges"] is not None:
-        found.reject_unused(exempt=["method", "num_samples"])  # the method is that of the ranges
+        found.reject_unused(exempt=["method"])  # that of the ranges
     return _quantized(input_path, output_path, found, control)
 
 
@@ -513,8 +514,10 @@ def _quantized(
     destination = writable(
         output_path, data, ranges, found["validation_data"], written=found["resume_rounding"]
     )
-    bits = check.bits("bits", found["bits"])
-    options = option_dict(found, bits=bits, with_activations=static)
+    options = option_dict(found, bits=stated_bits(found), with_activations=static)
+    if "num_samples" in found.stated and data is not None and not is_noise(data):
+        # 0.10 had it as a parameter, and ignored it.
+        warn(['num_samples has no effect on samples that are given: it is for "random"; see limit'])
     model = open_model(input_path)
     run = Run(found["engine"], found["limit"], found["threads"], found["progress"])
     evaluation = None if control is None else control.source(model)
@@ -531,7 +534,6 @@ def _quantized(
             data,
             "calibration_data",
             model._model,
-            # Accepted with samples, where it has no effect.
             num_samples=found["num_samples"] if is_noise(data) else NUM_SAMPLES,
             sample_shape=found["sample_shape"],
             seed=found["seed"],
