@@ -37,8 +37,8 @@ pub(crate) struct HalfArguments {
     /// Convert inputs and outputs of the model, too
     #[arg(long)]
     no_keep_io: bool,
-    /// Leave these nodes in float32: names, patterns or operator types, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// Leave a node in float32: a name, a pattern or an operator type; may be repeated
+    #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
     /// Try kinds of operators in float32 where the worst output has a lower SQNR, in dB
     #[arg(long, value_name = "DB", default_value_t = HalfOptions::default().enough_sqnr)]

@@ -43,8 +43,8 @@ pub(crate) struct PruneArguments {
         value_parser = ["tensor", "channel"]
     )]
     pub(crate) per: String,
-    /// Weights and nodes that are not pruned: names or patterns, separated by commas
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// A weight or node that is not pruned: a name or pattern; may be repeated
+    #[arg(long, value_name = "NAME")]
     pub(crate) exclude: Vec<String>,
 }
 

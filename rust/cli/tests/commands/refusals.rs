@@ -27,6 +27,17 @@ fn refusals_have_a_code_a_reason_and_no_output() {
         (vec!["quantize"], 2, "<MODEL>"),
         ([weight, &["no_such_layer"]].concat(), 2, "--exclude names `no_such_layer`"),
         ([weight, &["zz*"]].concat(), 2, "fits no weight, bias or node"),
+        ([weight, &["conv1,fc1"]].concat(), 2, "its own: --exclude conv1 --exclude fc1"),
+        (
+            vec!["prune", DIGITS, "--sparsity", "0.5", "--exclude", "conv1,fc1"],
+            2,
+            "its own: --exclude conv1 --exclude fc1",
+        ),
+        (
+            vec!["float16", DIGITS, "--exclude", "conv1,fc1"],
+            2,
+            "its own: --exclude conv1 --exclude fc1",
+        ),
         (vec!["quantize", &none], 1, "no such file"),
         (vec!["quantize", &garbage], 1, "not a well-formed ONNX model"),
         (vec!["info", &garbage], 1, "not a well-formed ONNX model"),

@@ -86,7 +86,7 @@ impl<'m> Known<'m> {
         } else if self.op_types.contains(text) {
             Kind::OpType
         } else {
-            let hint = self.hint(text);
+            let hint = self.several(option, text).unwrap_or_else(|| self.hint(text));
             return Err(refused(format!(
                 "names `{text}`, which is no {} of the model{hint}",
                 self.what
@@ -158,6 +158,16 @@ impl<'m> Known<'m> {
             return Ok(());
         }
         Err(format!("has the pattern `{text}`, which fits no {}", self.what))
+    }
+
+    /// A hint that several names stand in a list; `None` where commas separate none.
+    fn several(&self, option: &str, text: &str) -> Option<String> {
+        let all = [&self.names, &self.outputs, &self.op_types];
+        let is_known = |name: &&str| all.iter().any(|known| known.contains(name));
+        let names: Vec<&str> = text.split(',').map(str::trim).collect();
+        let is_list = ["exclude", "include"].contains(&option);
+        (is_list && names.len() > 1 && names.iter().any(is_known))
+            .then(|| format!("; names may hold commas, give each on its own: {option}={names:?}"))
     }
 
     /// A hint with similar names, as the end of a message.
