@@ -242,6 +242,23 @@ def test_lists_of_types_have_what_is_taken() -> None:
         quantize(DIGITS, None, data=SAMPLES, threads=int(most) + 1)
 
 
+def test_ranges_of_the_table_are_what_is_taken() -> None:
+    rows = {row["name"]: row for row in TABLE}
+    data: dict[str, Any] = {"limit": SAMPLES, "num_samples": "random"}
+    for name, samples in data.items():
+        least = int(rows[name]["at_least"])
+        taken = calibrate(DIGITS, None, samples, check="none", **{name: least})
+        assert taken.samples == least
+        with pytest.raises(OptionError, match=f"^{name} is 0, expected 1 or more"):
+            calibrate(DIGITS, None, samples, **{name: least - 1})
+    least, most = (int(rows["block_size"][end]) for end in ("at_least", "at_most"))
+    for size in (least, most):
+        assert quantize(DIGITS, None, block_size=size, allow_larger=True).model
+    for size in (least // 2, most * 2):
+        with pytest.raises(OptionError, match=f"^block_size is {size}, expected {least} to {most}"):
+            quantize(DIGITS, None, block_size=size)
+
+
 def test_truth_values_of_numpy_are_taken() -> None:
     for value in (True, False):
         given = quantize(DIGITS, None, per_channel=np.bool_(value))

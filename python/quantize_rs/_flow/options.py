@@ -173,7 +173,7 @@ class QuantizeOptions:
         use it. Default: True for 8 and 16 bits, False for 4 and 2.
     block_size : int | None
         Use one scale for each block of N consecutive elements along the axis that is summed over. N
-        is a power of two from 16 on. Default: no blocks; 32 with output_format=matmul_nbits.
+        is a power of two. Default: no blocks; 32 with output_format=matmul_nbits.
     weight_method : str | None
         How the scales of weights are chosen. By default blocks of up to 4 bits take the least
         squared error; all other weights, and those of convolutions, take their range. The zero

@@ -224,8 +224,9 @@ options! {
     };
 
     /// Use one scale for each block of N consecutive elements along the axis that is summed over.
-    /// N is a power of two from 16 on.
+    /// N is a power of two.
     option block_size: Option<usize> = None => {
+        range: (Some(16.0), Some(4096.0)),
         default_text: Some("no blocks; 32 with output_format=matmul_nbits"),
         verbs: WEIGHTS_ALONE,
         since: Some("opset 21 with output_format=qdq"),

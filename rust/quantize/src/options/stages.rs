@@ -81,7 +81,7 @@ options! {
     /// Use only the first N samples.
     row limit: Option<usize> = None => {
         aliases: &["calibration_samples"],
-        range: (Some(0.0), None),
+        range: (Some(1.0), None),
         default_text: Some("all samples"),
         only_with: Some(SAMPLES),
         example: "limit=200",
@@ -90,7 +90,7 @@ options! {
 
     /// How many random samples there are. Other data is used whole; see `limit`.
     row num_samples: usize = 100 => {
-        range: (Some(0.0), None),
+        range: (Some(1.0), None),
         only_with: Some(RANDOM),
         example: "num_samples=32",
         flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
