@@ -387,7 +387,7 @@ def test_ranges_are_one_line_of_json_and_a_limit_is_at_least_one(
     for flag, data in (("--limit", images), ("--num-samples", "random")):
         none = run("calibrate", digits, "--data", data, flag, 0, "-o", tmp_path / "o.onnx")
         assert none.returncode == 2
-        assert f"'0' for '{flag} <N>'" in none.stderr
+        assert f"error: {flag} is 0, expected 1 or more\n" in none.stderr
 
 
 FORKED = """

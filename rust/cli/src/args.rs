@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::batch::BatchArguments;
 use crate::benchmark::BenchmarkArguments;
@@ -46,6 +46,19 @@ const EXIT_CODES: &str = "\
 Exit codes: 0 success, 1 the model or the data was refused, 2 the command line is not valid,
 130 interrupted with Ctrl-C.
 Results go to standard output, progress, warnings and errors to standard error.";
+
+/// The whole command line. No flag looks like a negative number, so that each may be a value.
+pub(crate) fn command() -> clap::Command {
+    with_negative_numbers(Arguments::command())
+}
+
+fn with_negative_numbers(command: clap::Command) -> clap::Command {
+    let taken = |arg: clap::Arg| {
+        let takes = !arg.is_positional() && arg.get_action().takes_values();
+        if takes { arg.allow_negative_numbers(true) } else { arg }
+    };
+    command.mut_args(taken).mut_subcommands(with_negative_numbers)
+}
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
@@ -102,13 +115,11 @@ pub(crate) enum Command {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]
     fn the_arguments_do_not_contradict_each_other() {
-        Arguments::command().debug_assert();
+        command().debug_assert();
     }
 
     #[test]

@@ -61,7 +61,12 @@ const NOT_WITH_SHARD: [&str; 10] = [
 #[derive(Debug, Args)]
 #[command(
     mut_arg("output", |output| output.help(output_file::help(DONE))),
-    mut_arg("calibration_data", |data| data.required_unless_present_any(["ranges", "dry_run"])),
+    group(
+        ArgGroup::new("source")
+            .args(["calibration_data", "ranges", "dry_run"])
+            .required(true)
+            .multiple(true)
+    ),
     group(ArgGroup::new("run_on").args(["calibration_data", "validation_data"]).multiple(true)),
     mut_arg("engine", |engine| engine.requires("run_on")),
     mut_arg("onnxruntime", |library| library.requires("run_on")),

@@ -64,7 +64,7 @@ use std::io::{self, IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{ArgMatches, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, FromArgMatches};
 
 use args::{Arguments, Command};
 use console::{Console, Terminals};
@@ -106,7 +106,7 @@ fn answer<T: Into<OsString>>(
     terminals: Terminals,
 ) -> u8 {
     let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-    let parsed = Arguments::command().try_get_matches_from(&args).and_then(|matches| {
+    let parsed = args::command().try_get_matches_from(&args).and_then(|matches| {
         let arguments = Arguments::from_arg_matches(&matches)?;
         Ok((matches, arguments))
     });

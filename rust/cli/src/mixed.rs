@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use quantize_rs::{
     Config, Control, Format, InputSpec, Method, MixedOptions, MixedPrecision, Model, QType,
     mixed_precision,
@@ -22,6 +22,7 @@ const PURPOSE: &str = "Samples to choose the bits on, by the effect on the outpu
 /// Arguments of `mixed-precision`.
 #[derive(Debug, Args)]
 #[command(
+    group(ArgGroup::new("goal").args(["target_size", "min_sqnr"]).required(true)),
     mut_arg("calibration_data", |data| data.help(crate::samples::help(PURPOSE))),
     mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
     mut_arg("engine", |engine| engine.requires("calibration_data")),
@@ -35,12 +36,7 @@ pub(crate) struct MixedArguments {
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// The maximum size of the model in bytes; a number up to 1 is a fraction of the float size
-    #[arg(
-        long,
-        value_name = "SIZE",
-        required_unless_present = "min_sqnr",
-        conflicts_with = "min_sqnr"
-    )]
+    #[arg(long, value_name = "SIZE")]
     target_size: Option<f64>,
     /// The minimum SQNR of the worst output on --calibration-data, in dB
     #[arg(long, value_name = "DB", requires = "calibration_data")]

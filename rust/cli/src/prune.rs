@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{ArgGroup, Args};
 use quantize_rs::{Below, Model, Prune, Pruning, prune};
 
 use crate::console::Console;
@@ -15,17 +15,20 @@ const DONE: &str = "pruned";
 
 /// Arguments of `prune`.
 #[derive(Debug, Args)]
-#[command(mut_arg("output", |output| output.help(output_file::help(DONE))))]
+#[command(
+    mut_arg("output", |output| output.help(output_file::help(DONE))),
+    group(ArgGroup::new("below").args(["threshold", "sparsity"]).required(true))
+)]
 pub(crate) struct PruneArguments {
     /// The model
     pub(crate) model: PathBuf,
     #[command(flatten)]
     pub(crate) output: OutputFile,
     /// Set elements of a smaller magnitude to 0
-    #[arg(long, value_name = "X", required_unless_present = "sparsity")]
+    #[arg(long, value_name = "X")]
     pub(crate) threshold: Option<f64>,
     /// Set the smallest elements to 0 until this fraction of all is 0
-    #[arg(long, value_name = "PART", conflicts_with_all = ["threshold", "mode"])]
+    #[arg(long, value_name = "PART", conflicts_with = "mode")]
     pub(crate) sparsity: Option<f64>,
     /// Whether the threshold is a magnitude, or a fraction of the largest magnitude
     #[arg(

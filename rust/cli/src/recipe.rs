@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf, absolute};
 
 use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory};
+use clap::{Arg, ArgAction, ArgMatches, Args};
 use quantize_rs::options::{self, Kind, OptionRow};
 use serde_json::Value;
 
-use crate::args::Arguments;
+use crate::args;
 use crate::config::{self, Language};
 use crate::failure::Failure;
 use crate::output_path;
@@ -84,7 +84,7 @@ fn written(
     if name == "quantize" && keys.iter().any(|(key, _)| key == "calibration_data") {
         keys.push(("mode".to_owned(), quoted(config::WEIGHTS)));
     }
-    let version = Arguments::command().get_version().unwrap_or_default().to_owned();
+    let version = args::command().get_version().unwrap_or_default().to_owned();
     let mut text = format!("# {name} of quantize-rs {version}: `quantize-rs config` repeats it\n");
     match language {
         Language::Yaml => text.push_str("models:\n"),

@@ -1,6 +1,5 @@
 //! Calibration samples: a file of samples, images or, on request, random numbers.
 
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -33,16 +32,18 @@ pub(crate) struct SampleArguments {
         long,
         value_name = "N",
         requires = "calibration_data",
+        value_parser = options::parsed::<usize>("limit"),
         help = options::help("limit")
     )]
-    limit: Option<NonZero<usize>>,
+    limit: Option<usize>,
     #[arg(
         long,
         value_name = "N",
         requires = "calibration_data",
+        value_parser = options::parsed::<usize>("num_samples"),
         help = options::help("num_samples")
     )]
-    num_samples: Option<NonZero<usize>>,
+    num_samples: Option<usize>,
     #[arg(
         long,
         value_name = "DIMS",
@@ -142,17 +143,12 @@ impl SampleArguments {
         samples.map(Some)
     }
 
-    /// The number of samples to use at most.
-    fn limit(&self) -> Option<usize> {
-        self.limit.map(NonZero::get)
-    }
-
     fn random(&self, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
         if self.limit.is_some() {
             let message = "--limit is for files; --num-samples is for --calibration-data random";
             return Err(Failure::Misuse(message.to_owned()));
         }
-        let count = self.num_samples.map_or(NUM_SAMPLES, NonZero::get);
+        let count = self.num_samples.unwrap_or(NUM_SAMPLES);
         let shape = self.sample_shape.as_deref();
         Ok(samples::random(inputs, count, shape, self.seed.unwrap_or(0))?)
     }
@@ -168,8 +164,8 @@ impl SampleArguments {
             return Err(Failure::Misuse(message));
         }
         if samples::is_image_path(path) {
-            return Ok(self.images.folder(path)?.open(inputs, self.limit())?);
+            return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
         }
-        Ok(samples::open(path, inputs, self.limit())?)
+        Ok(samples::open(path, inputs, self.limit)?)
     }
 }

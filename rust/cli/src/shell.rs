@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use crate::args::Arguments;
+use crate::args;
 use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::output_path;
@@ -32,7 +32,7 @@ pub(crate) fn completions(
     args: &CompletionArguments,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let (mut command, mut script) = (Arguments::command(), Vec::new());
+    let (mut command, mut script) = (args::command(), Vec::new());
     clap_complete::generate(args.shell, &mut command, "quantize-rs", &mut script);
     console.verbatim(&script)
 }
@@ -73,7 +73,7 @@ fn pages(folder: &Path) -> Result<(), Failure> {
 
 /// The command with derived properties, such as the displayed names of its subcommands.
 fn whole() -> Command {
-    let mut command = Arguments::command().disable_help_subcommand(true);
+    let mut command = args::command().disable_help_subcommand(true);
     command.build();
     command
 }

@@ -4,12 +4,12 @@ use std::any::TypeId;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, Args, CommandFactory, Id};
+use clap::{Arg, ArgAction, Args, Id};
 use quantize_rs::options::{self, Kind, OptionRow, ROUNDING, Surface};
 use quantize_rs::{Format, WeightAlgorithm};
 
 use super::node::{At, Node, Wrong};
-use crate::args::Arguments;
+use crate::args;
 use crate::engine::EngineArguments;
 use crate::images::ImageArguments;
 
@@ -100,7 +100,7 @@ is max_accuracy_drop: 0.01. Other names of options:
 
 /// The arguments of a command, without the global ones.
 pub(crate) fn arguments(command: &str) -> Vec<Arg> {
-    let whole = Arguments::command();
+    let whole = args::command();
     let found = whole.find_subcommand(command);
     found.map_or_else(Vec::new, |command| command.get_arguments().cloned().collect())
 }

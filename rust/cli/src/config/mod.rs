@@ -12,12 +12,12 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
-use clap::{ArgMatches, Args, CommandFactory, FromArgMatches};
+use clap::{ArgGroup, ArgMatches, Args, FromArgMatches};
 use quantize_rs::WeightType;
 use quantize_rs::options::Verb;
 use serde::Serialize;
 
-use crate::args::{Arguments, Command};
+use crate::args::{self, Arguments, Command};
 use crate::batch;
 use crate::console::Console;
 use crate::failure::{Failure, said};
@@ -34,12 +34,12 @@ use node::{At, Node, Wrong};
 
 /// Arguments of `config`.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("what").args(["file", "schema"]).required(true)))]
 pub(crate) struct ConfigArguments {
     /// The file: .yaml, .yml or .toml. Its paths are relative to its folder
-    #[arg(required_unless_present = "schema")]
     file: Option<PathBuf>,
     /// Print the JSON Schema of these files, for editors and validators
-    #[arg(long, conflicts_with_all = ["file", "dry_run"])]
+    #[arg(long, conflicts_with = "dry_run")]
     schema: bool,
     /// Check all models, print what would be done, and write nothing
     #[arg(long)]
@@ -231,7 +231,7 @@ impl Job {
     /// The parsed command line, which writes over none of the paths that were `typed`.
     fn work(&self, typed: &[Named]) -> Result<Work, Failure> {
         let at = |what: &str| Failure::Misuse(format!("{}: {what}", self.place));
-        let (paths, arguments) = Arguments::command()
+        let (paths, arguments) = args::command()
             .try_get_matches_from(&self.args)
             .and_then(|matches| {
                 let arguments = Arguments::from_arg_matches(&matches)?;

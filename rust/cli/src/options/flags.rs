@@ -94,7 +94,9 @@ where
     whole(move |text| {
         let row = options::find(name);
         let value = row.map_or(Ok(Value::Null), |row| row.value_of(&[text]))?;
-        T::from_json(name, &value)
+        let read = T::from_json(name, &value)?;
+        row.map_or(Ok(()), |row| row.check_range(&value))?;
+        Ok(read)
     })
 }
 
