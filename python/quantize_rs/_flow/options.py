@@ -194,10 +194,11 @@ class QuantizeOptions:
         ``"gptq"``, ``"descent"``, ``"adaround"``. Default: auto.
     rounding_effort : str
         How long rounding with the help of samples may take. `fast` costs little more than running
-        the samples once, `balanced` about as much again. `best` takes tens of times as long: each
-        layer is rounded for the inputs that the quantized layers before it make, so that it makes
-        good a part of what they lost, and up to 128 samples are run again for each. One of
-        ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
+        the samples once. What `balanced` adds grows with the number of weights and with their input
+        channels: for wide layers it takes several times as long as running the samples. `best`
+        takes tens of times as long: each layer is rounded for the inputs that the quantized layers
+        before it make, so that it makes good a part of what they lost, and up to 128 samples are
+        run again for each. One of ``"fast"``, ``"balanced"``, ``"best"``. Default: balanced.
     memory_limit : int
         The most bytes that second moments may take together, which rounding with the help of
         samples collects of the inputs of layers. Above, the elements of long inputs are divided
