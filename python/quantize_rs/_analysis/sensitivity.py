@@ -148,7 +148,8 @@ def sensitivity(
         opened = model if isinstance(model, Model) else open_model(model)
         model = opened.plan(
             weights,
-            None if data is None else activations,
+            # A plain text, as `plan` takes the default of a parameter as not given.
+            None if data is None or activations is None else str(activations),
             per_channel=per_channel,
             exclude=exclude,
         )
