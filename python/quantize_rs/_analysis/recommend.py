@@ -39,7 +39,8 @@ def recommend(
     With data, the recommended method and its alternatives are applied and measured on at most 20
     samples: output error, size and, with onnxruntime on the machine of the target, time. A method
     whose result takes more than 1.1 times the time of the float model, or has an SQNR below 10 dB,
-    yields to the fastest alternative without that fault; `rule` is then ``"measured"``.
+    yields to the fastest alternative without that fault, or else to one that is more accurate or
+    faster and in nothing worse; `rule` is then ``"measured"``.
 
     Parameters
     ----------

@@ -1,6 +1,7 @@
 //! Measures recommended strategies on samples, and corrects the recommendation where its result is
 //! slower than the float model or far from it.
 
+use std::fmt::Write as _;
 use std::{fmt, mem};
 
 use quantize_rs_onnx::Model;
@@ -27,6 +28,15 @@ const MAX_SAMPLES: usize = 20;
 
 /// One sample in this many is not used for calibration, but to measure the error.
 const HELD_OUT: usize = 4;
+
+/// A gain in accuracy that is noticed, in dB.
+const NOTICED_DB: f64 = 3.0;
+
+/// A gain in speed that is noticed, as a factor.
+const NOTICED_SPEED: f64 = 1.1;
+
+/// Sizes and latencies of at least this ratio are alike.
+const ALIKE: f64 = 0.95;
 
 /// What was measured of a strategy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -56,6 +66,28 @@ impl MeasuredStrategy {
     fn is_good(&self) -> bool {
         !self.is_slower && !self.is_poor()
     }
+
+    /// What is wrong with it, if it is not good.
+    fn fault(&self) -> &'static str {
+        if self.is_poor() { "far from the float model" } else { "slower" }
+    }
+
+    /// Whether this is noticeably more accurate or faster than another, and in nothing worse.
+    fn improves_on(&self, other: &MeasuredStrategy) -> bool {
+        #[expect(clippy::cast_precision_loss, reason = "sizes of files, compared to 5 percent")]
+        let smaller = other.bytes as f64 / self.bytes.max(1) as f64;
+        let faster = match (self.speedup, other.speedup) {
+            (Some(ours), Some(theirs)) => ours / theirs,
+            _ => 1.0,
+        };
+        let db = |all: &MeasuredStrategy| match all.sqnr_db {
+            Some(db) if db.is_nan() => f64::NEG_INFINITY,
+            found => found.unwrap_or(0.0),
+        };
+        let (ours, theirs) = (db(self), db(other));
+        let is_better = ours >= theirs + NOTICED_DB || faster >= NOTICED_SPEED;
+        is_better && ours >= theirs && faster >= ALIKE && smaller >= ALIKE
+    }
 }
 
 impl fmt::Display for MeasuredStrategy {
@@ -82,8 +114,9 @@ impl fmt::Display for MeasuredStrategy {
 /// alternatives on at most 20 samples.
 ///
 /// Where the result of the strategy takes more than 1.1 times the time of the float model, or has
-/// an SQNR below 10 dB, the fastest alternative without that fault is recommended in its place, if
-/// there is one. The rule is then `measured`. A quarter of the samples is not used for calibration,
+/// an SQNR below 10 dB, the fastest alternative without that fault is recommended in its place, or
+/// else one that is more accurate or faster and in nothing worse. The rule is then `measured`. A
+/// quarter of the samples is not used for calibration,
 /// but for the error; with fewer than four, all are used for both.
 ///
 /// # Errors
@@ -153,18 +186,29 @@ impl Recommendation {
             let measured = other.measured.as_ref().filter(|measured| measured.is_good())?;
             Some(measured.speedup.unwrap_or(1.0))
         };
-        let better = (0..self.otherwise.len())
+        let others = 0..self.otherwise.len();
+        let good = others
+            .clone()
             .filter_map(|index| Some((index, speed(&self.otherwise[index])?)))
             .max_by(|(_, a), (_, b)| a.total_cmp(b));
-        let fault = if measured.is_poor() { "far from the float model" } else { "slower" };
-        let Some((index, _)) = better else {
+        let improvement = |index: &usize| {
+            let other = self.otherwise[*index].measured.as_ref();
+            other.is_some_and(|other| other.improves_on(measured))
+        };
+        let better = good.map(|(index, _)| index).or_else(|| others.clone().find(improvement));
+        let fault = measured.fault();
+        let Some(index) = better else {
             let text = format!("measured {fault}, and no alternative is better: {measured}");
             self.reasons.insert(0, Reason { rule: MEASURED, text });
             return self;
         };
         let chosen = self.otherwise.remove(index);
         let way = self.choice.way.name();
-        let text = format!("{way} was measured and is {fault}: {measured}");
+        let mut text = format!("{way} was measured and is {fault}: {measured}");
+        if let Some(new) = chosen.measured.as_ref().filter(|new| !new.is_good()) {
+            let name = chosen.choice.way.name();
+            let _ = write!(text, "; {name} is better, but also {}", new.fault());
+        }
         let when = "what the operators of the model suggest, measured slower or less accurate";
         let Alternative { choice, python, command, measured, .. } = chosen;
         let replaced = Alternative {
@@ -248,5 +292,74 @@ impl Measurement<'_, '_> {
             bytes: found.bytes_quantized,
             bytes_original: found.bytes_original,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::recommend::Facts;
+
+    fn measured(speedup: f64, sqnr_db: f64, bytes: u64) -> MeasuredStrategy {
+        MeasuredStrategy {
+            samples: 1,
+            engine: "onnxruntime".to_owned(),
+            sqnr_db: Some(sqnr_db),
+            speedup: Some(speedup),
+            is_slower: speedup < 0.9,
+            bytes,
+            bytes_original: 400,
+        }
+    }
+
+    /// The recommendation after a strategy and its alternative were measured.
+    fn corrected(first: MeasuredStrategy, other: MeasuredStrategy) -> Recommendation {
+        let found = Recommendation {
+            model: None,
+            target: None,
+            choice: RecommendedOptions::of(Strategy::Dynamic),
+            rule: "recurrent",
+            reasons: Vec::new(),
+            samples: None,
+            python: String::new(),
+            command: String::new(),
+            measured: Some(first),
+            otherwise: vec![Alternative {
+                choice: RecommendedOptions::of(Strategy::Weights),
+                when: "memory matters",
+                python: String::new(),
+                command: String::new(),
+                measured: Some(other),
+            }],
+            facts: Facts::default(),
+        };
+        found.corrected(&Files::of(None, None))
+    }
+
+    #[test]
+    fn an_alternative_that_is_better_in_one_thing_and_worse_in_none_is_recommended() {
+        let slow = || measured(0.5, 30.0, 100);
+        for better in
+            [measured(1.2, 20.0, 100), measured(0.6, 30.0, 100), measured(0.49, 41.0, 104)]
+        {
+            let found = corrected(slow(), better);
+            assert_eq!((found.rule, found.choice.way), (MEASURED, Strategy::Weights));
+            let text = &found.reasons[0].text;
+            assert!(text.starts_with("dynamic was measured and is slower"), "{text}");
+            let is_slow = found.measured.as_ref().is_some_and(|found| found.is_slower);
+            assert_eq!(text.ends_with("; weights is better, but also slower"), is_slow, "{text}");
+            assert_eq!(found.otherwise[0].choice.way, Strategy::Dynamic);
+        }
+        for worse in [
+            measured(1.2, 5.0, 100),
+            measured(0.6, 29.0, 100),
+            measured(0.6, 41.0, 120),
+            measured(0.4, 41.0, 100),
+            measured(0.51, 31.0, 100),
+        ] {
+            let found = corrected(slow(), worse);
+            assert_eq!((found.rule, found.choice.way), ("recurrent", Strategy::Dynamic));
+            assert!(found.reasons[0].text.contains("no alternative is better"));
+        }
     }
 }
