@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Iterator
@@ -257,6 +258,46 @@ def test_what_is_missed_is_named_and_nothing_is_written(
     assert refused.value.measured is not None
     assert refused.value.measured < 150
     assert not output.exists()
+
+
+def test_the_error_has_the_candidate_that_comes_closest() -> None:
+    """Products whose weights have the heavier tails the later they come: the first is the best."""
+    rng = np.random.default_rng(3)
+    nodes, constants, value = [], [], "x"
+    sizes = [64, 64, 64, 64, 8]
+    for index, (rows, columns) in enumerate(itertools.pairwise(sizes)):
+        weight = rng.standard_normal((rows, columns))
+        if index:
+            weight *= np.exp(0.7 * index * rng.standard_normal(weight.shape))
+        weight /= np.sqrt((weight**2).mean() * rows)
+        constants.append(onnx.numpy_helper.from_array(weight.astype(np.float32), f"w{index}"))
+        nodes.append(onnx.helper.make_node("MatMul", [value, f"w{index}"], [f"m{index}"]))
+        nodes.append(onnx.helper.make_node("Tanh", [f"m{index}"], [f"t{index}"]))
+        value = f"t{index}"
+    graph = onnx.helper.make_graph(
+        nodes[:-1],
+        "g",
+        [onnx.helper.make_tensor_value_info("x", 1, ["n", 64])],
+        [onnx.helper.make_tensor_value_info("m3", 1, ["n", 8])],
+        constants,
+    )
+    model = onnx.helper.make_model(
+        graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10
+    ).SerializeToString()
+    data = rng.standard_normal((16, 64)).astype(np.float32)
+    options: dict[str, Any] = {"bits": 4, "validation_data": data}
+    alone = []
+    for index in range(4):
+        names = [f"w{index}"]
+        report = quantize_rs.quantize(model, None, include=names, **options).accuracy_control
+        assert report is not None
+        assert report.sqnr_db is not None
+        alone.append(report.sqnr_db)
+    assert max(alone) > min(alone) + 5
+    with pytest.raises(AccuracyCriteriaError) as refused:
+        quantize_rs.quantize(model, None, min_sqnr=60, **options)
+    assert refused.value.measured == pytest.approx(max(alone))
+    assert f"SQNR is {max(alone):.2f} dB, expected 60" in str(refused.value)
 
 
 def test_options_that_cannot_be_met_are_refused_before_the_work(

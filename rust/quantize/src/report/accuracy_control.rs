@@ -88,6 +88,28 @@ impl Candidate {
         }
     }
 
+    /// Whether this candidate comes closer to the criteria than another: in what misses them, SQNR
+    /// before accuracy, and else in the SQNR.
+    pub(crate) fn is_closer(&self, than: &Candidate, criteria: &AccuracyCriteria) -> bool {
+        // Higher is closer. What meets a criterion counts as exactly that.
+        let closeness = |candidate: &Candidate| {
+            let number = |found: Option<f64>| {
+                found.filter(|found| !found.is_nan()).unwrap_or(f64::NEG_INFINITY)
+            };
+            let sqnr = number(candidate.sqnr_db());
+            let kept = number(candidate.accuracy.as_ref().map(|found| -found.drop));
+            let of_sqnr = criteria.min_sqnr.map_or(0.0, |least| sqnr.min(least));
+            let of_drop = criteria.max_accuracy_drop.map_or(0.0, |most| kept.min(-most));
+            [of_sqnr, of_drop, sqnr]
+        };
+        closeness(self)
+            .into_iter()
+            .zip(closeness(than))
+            .map(|(one, other)| one.total_cmp(&other))
+            .find(|order| order.is_ne())
+            .is_some_and(std::cmp::Ordering::is_gt)
+    }
+
     /// `an accuracy of 97.10 % (-0.40 points)`
     pub(crate) fn accuracy_text(&self) -> Option<String> {
         let found = self.accuracy.as_ref()?;

@@ -11,7 +11,8 @@ use crate::graph::Graph;
 use crate::options::Placement;
 use crate::report::{Candidate, RevertedLayer, worst_sqnr};
 use crate::{
-    Config, DataType, LayerRow, Plan, PreprocessedModel, QuantizeError, SensitivityOptions,
+    AccuracyCriteria, Config, DataType, LayerRow, Plan, PreprocessedModel, QuantizeError,
+    SensitivityOptions,
 };
 use crate::{Decision, sensitivity};
 
@@ -47,8 +48,11 @@ struct Search<'s, 'e> {
     ranked: Vec<RevertedLayer>,
     /// How activations get 16 bits, where that is of use to the target.
     wide: Option<Wide>,
+    criteria: AccuracyCriteria,
     /// The candidates that missed the criteria.
     failed: Vec<Candidate>,
+    /// The one of them that came closest. Models are large: of the failed ones only this is kept.
+    closest: EvaluatedCandidate,
 }
 
 /// The model with the fewest float layers that meets the criteria, the layers that are not
@@ -60,35 +64,31 @@ pub(super) fn to_wider(
     options: &AccuracyControl,
 ) -> Result<(EvaluatedCandidate, Reverted, Vec<Candidate>), QuantizeError> {
     let (ranked, wide) = ranked(evaluator, config)?;
-    let mut search = Search { evaluator, config, ranked, wide, failed: Vec::new() };
-    let mut last = first;
+    let mut search = Search {
+        evaluator,
+        config,
+        ranked,
+        wide,
+        criteria: options.criteria,
+        failed: vec![first.attempt.clone()],
+        closest: first,
+    };
     // Where they are of use, a float operator is what the target is slow at.
-    if search.wide.is_some() {
-        last = match search.fewest(Becomes::Wide, search.ranked.len(), last)? {
-            Ok(mut found) => {
-                search.return_layers(Becomes::Wide, &mut found)?;
-                return Ok((found.candidate, found.layers, search.failed));
-            }
-            Err(last) => last,
-        };
+    if search.wide.is_some()
+        && let Some(mut found) = search.fewest(Becomes::Wide, search.ranked.len())?
+    {
+        search.return_layers(Becomes::Wide, &mut found)?;
+        return Ok((found.candidate, found.layers, search.failed));
     }
     // With all layers float nothing would be quantized.
     let most = search.ranked.len().saturating_sub(1);
-    let found = match search.fewest(Becomes::Float, most, last)? {
-        Err(last) => search.one_alone(last)?,
+    let found = match search.fewest(Becomes::Float, most)? {
+        None => search.one_alone()?,
         found => found,
     };
-    let mut found = match found {
-        Ok(found) => found,
-        Err(last) => {
-            let why = format!(
-                "even with one of {} layers quantized and all others float: relax the criterion, \
-                 or {}",
-                search.ranked.len(),
-                advice(config)
-            );
-            return Err(missed(&last, options, &why));
-        }
+    let Some(mut found) = found else {
+        let why = search.why_missed();
+        return Err(missed(&search.closest, options, &why));
     };
     search.return_layers(Becomes::Float, &mut found)?;
     search.widen(&mut found)?;
@@ -109,15 +109,33 @@ impl Search<'_, '_> {
         }
     }
 
-    /// The smallest number of the first layers, at most `most`, with which the criteria are met;
-    /// otherwise the last candidate. Models are large: of the failed ones only the last is kept.
-    #[allow(clippy::type_complexity)] // used once
-    fn fewest(
-        &mut self,
-        becomes: Becomes,
-        most: usize,
-        mut last: EvaluatedCandidate,
-    ) -> Result<Result<Holding, EvaluatedCandidate>, QuantizeError> {
+    /// Takes note of a candidate that missed the criteria.
+    fn reject(&mut self, tried: EvaluatedCandidate) {
+        self.failed.push(tried.attempt.clone());
+        if tried.attempt.is_closer(&self.closest.attempt, &self.criteria) {
+            self.closest = tried;
+        }
+    }
+
+    /// What the closest candidate is, and what helps.
+    fn why_missed(&self) -> String {
+        let Candidate { float_layers, wide_layers, .. } = &self.closest.attempt;
+        let all = self.ranked.len();
+        let which = match (float_layers.len(), wide_layers.len()) {
+            (0, 0) => "no candidate with float layers is closer".to_owned(),
+            (0, wide) => format!("even with activations of 16 bits in {wide} of {all} layers"),
+            (float, _) if all - float == 1 => {
+                format!("even with one of {all} layers quantized and all others float")
+            }
+            (float, _) => {
+                format!("with {float} of {all} layers float, and no candidate is closer")
+            }
+        };
+        format!("{which}: relax the criterion, or {}", advice(self.config))
+    }
+
+    /// The smallest number of the first layers, at most `most`, with which the criteria are met.
+    fn fewest(&mut self, becomes: Becomes, most: usize) -> Result<Option<Holding>, QuantizeError> {
         let mut holding: Option<(usize, Holding)> = None;
         let mut below = 0;
         loop {
@@ -134,26 +152,16 @@ impl Search<'_, '_> {
                 holding = Some((count, Holding { layers, candidate: tried }));
             } else {
                 below = count;
-                self.failed.push(std::mem::replace(&mut last, tried).attempt);
+                self.reject(tried);
             }
         }
-        Ok(match holding {
-            Some((_, found)) => {
-                self.failed.push(last.attempt);
-                Ok(found)
-            }
-            None => Err(last),
-        })
+        Ok(holding.map(|(_, found)| found))
     }
 
-    /// Quantizes one layer alone, the most accurate ones first; otherwise the last candidate. The
-    /// order in which layers are reverted also counts what they cost in float, so that its last
-    /// layer need not be the most accurate one.
-    #[allow(clippy::type_complexity)] // used once
-    fn one_alone(
-        &mut self,
-        mut last: EvaluatedCandidate,
-    ) -> Result<Result<Holding, EvaluatedCandidate>, QuantizeError> {
+    /// Quantizes one layer alone, the most accurate ones first. The order in which layers are
+    /// reverted also counts what they cost in float, so that its last layer need not be the most
+    /// accurate one.
+    fn one_alone(&mut self) -> Result<Option<Holding>, QuantizeError> {
         let accuracy = |layer: &RevertedLayer| worst_sqnr(&layer.outputs).unwrap_or(f64::NAN);
         let tried_before = self.ranked.len().saturating_sub(1);
         let mut order: Vec<usize> = (0..tried_before).collect();
@@ -166,12 +174,11 @@ impl Search<'_, '_> {
             let layers = Becomes::Float.of(others);
             let Some(tried) = self.evaluate(&layers)? else { break };
             if tried.misses.is_empty() {
-                self.failed.push(last.attempt);
-                return Ok(Ok(Holding { layers, candidate: tried }));
+                return Ok(Some(Holding { layers, candidate: tried }));
             }
-            self.failed.push(std::mem::replace(&mut last, tried).attempt);
+            self.reject(tried);
         }
-        Ok(Err(last))
+        Ok(None)
     }
 
     /// Quantizes layers again as long as the criteria are met: what each layer gains was measured
