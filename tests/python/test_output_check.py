@@ -211,6 +211,27 @@ def test_a_made_signal_is_long_and_a_name_stands_for_one_length() -> None:
     assert check.sqnr_db > 30
 
 
+@pytest.mark.parametrize("channels", [1, 2])
+def test_a_made_signal_with_channels_is_long(channels: int) -> None:
+    """Strided convolutions on sound leave nothing of a short signal."""
+    nodes, weights, value, count = [], [], "wave", channels
+    for index in range(3):
+        weights.append(numpy_helper.from_array(normal(8, count, 8).astype(np.float32), f"w{index}"))
+        nodes.append(helper.make_node("Conv", [value, f"w{index}"], [f"c{index}"], strides=[4]))
+        value, count = f"c{index}", 8
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("wave", TensorProto.FLOAT, ["batch", channels, "time"])],
+        [helper.make_tensor_value_info(value, TensorProto.FLOAT, None)],
+        weights,
+    )
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    check = quantize_rs.quantize(source, None).output_check
+    assert check is not None
+    assert (check.failure, check.samples) == (None, 4)
+
+
 def in_units(node: NodeProto, **constants: npt.NDArray[np.floating[Any]]) -> bytes:
     """A node that brings `x` of three features to `v`, and a product of what is above 0 there."""
     rng = np.random.default_rng(0)

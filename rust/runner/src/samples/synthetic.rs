@@ -13,8 +13,9 @@ use crate::inputs::{elements, mismatch};
 /// The length of a dynamic dimension that is neither a batch nor the side of an image.
 const LENGTH: usize = 16;
 
-/// The length of a dynamic signal: a float input with no axis beside it but the batch, such as
-/// sound. Shorter ones leave nothing between the paddings of a spectrum.
+/// The length of a dynamic signal: a float input with no axis beside it but the batch and one or
+/// two channels, such as sound. Shorter ones leave nothing between the paddings of a spectrum, or
+/// after convolutions with strides.
 const SIGNAL: usize = 512;
 
 /// The side of an image whose size is dynamic.
@@ -236,9 +237,14 @@ fn likely(declared: &[Option<usize>], axis: usize, dtype: DataType) -> usize {
         0 => 1,
         _ if is_image && is_channels(declared, axis) => 3,
         _ if is_image => SIDE,
-        _ if declared.len() == 2 && dtype.is_float() => SIGNAL,
+        _ if is_signal(declared) && dtype.is_float() => SIGNAL,
         _ => LENGTH,
     }
+}
+
+/// Whether an input with a dynamic last dimension is a signal, with one or two channels or without.
+fn is_signal(declared: &[Option<usize>]) -> bool {
+    matches!(declared, [_, None] | [_, Some(1 | 2), None])
 }
 
 /// Whether an axis of an image holds its channels: the second, unless the last has 1 or 3.
