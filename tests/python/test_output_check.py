@@ -232,6 +232,53 @@ def test_a_made_signal_with_channels_is_long(channels: int) -> None:
     assert (check.failure, check.samples) == (None, 4)
 
 
+def recurrent(name: str, through: list[str], steps: int | str) -> bytes:
+    """Two GRU whose lengths are an input: ONNX Runtime refuses lengths that are none.
+
+    One has shorter sequences by 4, so that it refuses lengths below that.
+    """
+    ends = [name, *(f"l{place}" for place in range(len(through)))]
+    nodes = [
+        helper.make_node(op_type, [before], [after])
+        for op_type, before, after in zip(through, ends, ends[1:], strict=False)
+    ]
+    nodes += [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[1, 0, 2]),
+        helper.make_node("Cast", [ends[-1]], ["all"], to=TensorProto.INT32),
+        helper.make_node("Sub", ["all", "four"], ["less"]),
+        helper.make_node("GRU", ["t", "W", "R", "", "all"], ["", "h"], hidden_size=16),
+        helper.make_node("GRU", ["t", "W", "R", "", "less"], ["", "g"], hidden_size=16),
+    ]
+    arrays = {"W": normal(1, 48, 8), "R": normal(1, 48, 16)}
+    constants = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in arrays.items()]
+    constants.append(numpy_helper.from_array(np.array(4, np.int32), "four"))
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", steps, 8]),
+            helper.make_tensor_value_info(name, TensorProto.INT64, ["batch"]),
+        ],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in "hg"],
+        constants,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(made.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("name", "through"), [("n", []), ("n", ["Identity"]), ("x_lengths", ["Neg", "Neg"])]
+)
+@pytest.mark.parametrize("steps", [12, "time"])
+def test_made_lengths_are_those_of_sequences(
+    name: str, through: list[str], steps: int | str
+) -> None:
+    source = recurrent(name, through, steps)
+    check = quantize_rs.quantize(source, None).output_check
+    assert check is not None
+    assert (check.failure, check.samples) == (None, 4)
+
+
 def in_units(node: NodeProto, **constants: npt.NDArray[np.floating[Any]]) -> bytes:
     """A node that brings `x` of three features to `v`, and a product of what is above 0 there."""
     rng = np.random.default_rng(0)

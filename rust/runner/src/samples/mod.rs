@@ -14,6 +14,7 @@ mod npz;
 mod random;
 mod rows;
 mod safetensors;
+mod sequence_lens;
 mod synthetic;
 mod units;
 

@@ -158,6 +158,12 @@ impl SplitMix64 {
     pub(super) fn below(&mut self, end: usize) -> f32 {
         (self.next() % end as u64) as f32
     }
+
+    /// A whole number from `least` to `most`.
+    #[allow(clippy::cast_precision_loss)] // lengths of samples
+    pub(super) fn between(&mut self, least: usize, most: usize) -> f32 {
+        least as f32 + self.below(most - least + 1)
+    }
 }
 
 #[cfg(test)]

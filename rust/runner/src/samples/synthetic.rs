@@ -7,6 +7,7 @@ use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use super::convert;
 use super::random::SplitMix64;
+use super::sequence_lens::{are_lengths, longest};
 use super::units::Units;
 use crate::inputs::{elements, mismatch};
 
@@ -32,7 +33,7 @@ const MAX_BYTES: u64 = 256 << 20;
 const MAX_ELEMENTS: usize = 1 << 26;
 
 /// Operators that pass indices on to the node that looks them up.
-const PASSING: &[&str] = &["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"];
+pub(super) const PASSING: &[&str] = &["Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze"];
 
 /// The maximum number of such operators in a row.
 const DEPTH: usize = 4;
@@ -60,10 +61,11 @@ pub fn for_check(
 /// `count` samples made from the declared inputs of a model; they are the same for every call.
 ///
 /// Floating-point inputs get normal values, in the units of the input if the graph begins with its
-/// mean and scale, otherwise standard normal ones. Integers that a `Gather` looks up in a
-/// constant table are rows of that table; masks are 1; other integers and booleans are 0 or 1. Of
-/// the dynamic dimensions the first is 1, those of the sides of images are 64, that of a signal is
-/// 512, and others 16; a dimension has the same length wherever it has the same name, and
+/// mean and scale, otherwise standard normal ones. Lengths of sequences, which a recurrent operator
+/// reads or which are called so, are at least half of the sequence. Integers that a `Gather` looks
+/// up in a constant table are rows of that table; masks are 1; other integers and booleans are
+/// bits. Of the dynamic dimensions the first is 1, those of the sides of images are 64, that of a
+/// signal is 512, and others 16; a dimension has the same length wherever it has the same name, and
 /// `a + b` is the sum of two named lengths.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
@@ -79,8 +81,10 @@ pub fn synthetic(model: &Model, count: usize) -> Result<Vec<Sample>, Calibration
         return Err(mismatch("the model has no input to feed"));
     }
     let lengths = Lengths::of(&graph, &specs);
+    let shapes = specs.iter().map(|spec| Ok((spec, shape_of(&graph, spec, &lengths)?)));
+    let shapes: Vec<_> = shapes.collect::<Result<_, CalibrationError>>()?;
     let inputs: Vec<Made> =
-        specs.iter().map(|spec| Made::of(&graph, spec, &lengths)).collect::<Result<_, _>>()?;
+        (0..specs.len()).map(|index| Made::of(&graph, index, &shapes)).collect::<Result<_, _>>()?;
     let mut bits = SplitMix64::new(0);
     (0..count)
         .map(|_| {
@@ -105,41 +109,34 @@ enum Content {
     Bits,
     /// Whole numbers below this one.
     Below(usize),
+    /// Lengths of sequences, from half of this one on: mostly, little of a sequence is padding, and
+    /// statistics of a single step do not exist.
+    Lengths(usize),
 }
 
 impl Made {
+    /// The input at an index, all of which have these shapes.
     fn of(
         graph: &Graph<'_>,
-        spec: &InputSpec,
-        lengths: &Lengths,
+        index: usize,
+        shapes: &[(&InputSpec, Vec<usize>)],
     ) -> Result<Made, CalibrationError> {
+        let (spec, shape) = &shapes[index];
         let name = &spec.name;
-        let lacks = |what: &str| {
-            mismatch(format!("input `{name}` has no {what} to make a sample from")).at_value(name)
+        let dtype = spec.dtype.ok_or_else(|| lacks(name, "type"))?;
+        let lengths = || are_lengths(graph, spec).then(|| longest(graph, name, shapes)).flatten();
+        let content = if dtype.is_float() {
+            Content::Normal(Units::of(graph, name, shape))
+        } else if let Some(most) = lengths() {
+            Content::Lengths(most)
+        } else if let Some(rows) = rows_read_by(graph, name) {
+            Content::Below(rows)
+        } else if name.to_lowercase().contains("mask") {
+            Content::Ones
+        } else {
+            Content::Bits
         };
-        let dtype = spec.dtype.ok_or_else(|| lacks("type"))?;
-        let declared = spec.shape.as_ref().ok_or_else(|| lacks("rank"))?;
-        let names = dimension_names(graph, name);
-        let shape: Vec<usize> = declared
-            .iter()
-            .enumerate()
-            .map(|(axis, length)| {
-                let of = names.get(axis).and_then(Option::as_deref);
-                let known = length.or_else(|| lengths.0.get(of?).copied());
-                known.unwrap_or_else(|| likely(declared, axis, dtype))
-            })
-            .collect();
-        if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
-            let what = format!("input `{name}` of shape {shape:?} is too large to make a sample");
-            return Err(mismatch(what).at_value(name));
-        }
-        let content = match rows_read_by(graph, name) {
-            _ if dtype.is_float() => Content::Normal(Units::of(graph, name, &shape)),
-            Some(rows) => Content::Below(rows),
-            None if name.to_lowercase().contains("mask") => Content::Ones,
-            None => Content::Bits,
-        };
-        Ok(Made { name: name.clone(), dtype, shape, content })
+        Ok(Made { name: name.clone(), dtype, shape: shape.clone(), content })
     }
 
     fn value(&self, bits: &mut SplitMix64) -> Result<Tensor, CalibrationError> {
@@ -151,10 +148,42 @@ impl Made {
                 Content::Ones => 1.0,
                 Content::Bits => bits.bit(),
                 Content::Below(rows) => bits.below(*rows),
+                Content::Lengths(most) => bits.between(most.div_ceil(2), *most),
             })
             .collect();
         convert(Tensor::from_f32_vec(self.shape.clone(), values), self.dtype, &self.name)
     }
+}
+
+/// The error for an input that does not say enough.
+fn lacks(name: &str, what: &str) -> CalibrationError {
+    mismatch(format!("input `{name}` has no {what} to make a sample from")).at_value(name)
+}
+
+/// The shape of an input.
+fn shape_of(
+    graph: &Graph<'_>,
+    spec: &InputSpec,
+    lengths: &Lengths,
+) -> Result<Vec<usize>, CalibrationError> {
+    let name = &spec.name;
+    let dtype = spec.dtype.ok_or_else(|| lacks(name, "type"))?;
+    let declared = spec.shape.as_ref().ok_or_else(|| lacks(name, "rank"))?;
+    let names = dimension_names(graph, name);
+    let shape: Vec<usize> = declared
+        .iter()
+        .enumerate()
+        .map(|(axis, length)| {
+            let of = names.get(axis).and_then(Option::as_deref);
+            let known = length.or_else(|| lengths.0.get(of?).copied());
+            known.unwrap_or_else(|| likely(declared, axis, dtype))
+        })
+        .collect();
+    if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
+        let what = format!("input `{name}` of shape {shape:?} is too large to make a sample");
+        return Err(mismatch(what).at_value(name));
+    }
+    Ok(shape)
 }
 
 /// The lengths of the dynamic dimensions that have names.
@@ -221,7 +250,7 @@ fn summed(name: &str, lengths: &HashMap<String, usize>) -> Option<usize> {
 }
 
 /// The names of the dimensions of an input.
-fn dimension_names(graph: &Graph<'_>, input: &str) -> Vec<Option<String>> {
+pub(super) fn dimension_names(graph: &Graph<'_>, input: &str) -> Vec<Option<String>> {
     let declared = graph.model.graph().input.iter().find(|info| info.name == input);
     let shape = declared.and_then(|info| info.tensor_type()?.shape.as_ref());
     let named = |name: &String| !name.is_empty();
@@ -252,31 +281,38 @@ fn is_channels(declared: &[Option<usize>], axis: usize) -> bool {
     axis == 1 && !matches!(declared.last(), Some(Some(1 | 3)))
 }
 
-/// The rows of the constant table in which an input is looked up, if it is.
-fn rows_read_by(graph: &Graph<'_>, input: &str) -> Option<usize> {
-    let mut values = vec![graph.value(input)?];
-    let mut rows: Option<usize> = None;
-    for _ in 0..DEPTH {
+/// The nodes that read an input, and at which place: directly, or through at most `depth` operators
+/// in a row that pass it on.
+pub(super) fn readers(
+    graph: &Graph<'_>,
+    input: &str,
+    passing: &[&str],
+    depth: usize,
+) -> Vec<(usize, usize)> {
+    let (mut values, mut found) = (Vec::from_iter(graph.value(input)), Vec::new());
+    for _ in 0..depth {
         let mut next = Vec::new();
-        for value in values {
-            for reader in &graph.values[value].consumers {
-                let node = graph.nodes[reader.node];
-                match (node.op_type.as_str(), reader.input) {
-                    ("Gather", 1) => {
-                        let table = graph.input(reader.node, 0)?;
-                        let count = table_rows(graph, table, reader.node);
-                        rows = rows.into_iter().chain(count).min();
-                    }
-                    (op_type, 0) if PASSING.contains(&op_type) => {
-                        next.extend(graph.output(reader.node, 0));
-                    }
-                    _ => {}
-                }
+        for reader in values.iter().flat_map(|value| &graph.values[*value].consumers) {
+            let is_passed_on = passing.contains(&&*graph.nodes[reader.node].op_type);
+            if reader.input == 0 && is_passed_on {
+                next.extend(graph.output(reader.node, 0));
+            } else {
+                found.push((reader.node, reader.input));
             }
         }
+        next.sort_unstable();
+        next.dedup();
         values = next;
     }
-    rows
+    found
+}
+
+/// The rows of the constant table in which an input is looked up, if it is.
+fn rows_read_by(graph: &Graph<'_>, input: &str) -> Option<usize> {
+    let found = readers(graph, input, PASSING, DEPTH).into_iter();
+    let lookups =
+        found.filter(|(node, place)| graph.nodes[*node].op_type == "Gather" && *place == 1);
+    lookups.filter_map(|(node, _)| table_rows(graph, graph.input(node, 0)?, node)).min()
 }
 
 /// The length of the axis of a constant table along which a `Gather` looks up.
