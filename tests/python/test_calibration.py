@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
+import onnx.numpy_helper
+import onnx.parser
 import oracle
 import pytest
 
@@ -172,6 +175,30 @@ def test_random_samples_are_seeded_and_warned_about(
     assert made(num_samples=7).samples == 7
     assert made(sample_shape=(1, 8, 8)).model == report.model
     assert made(num_samples=7, limit=3).samples == 3
+
+
+def test_the_shape_of_random_samples_is_that_of_the_inputs_that_it_fits() -> None:
+    """A recurrent model with a state, whose batch is open, too."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g(float[time, batch, 20] x, float[1, batch, 32] state) => (float[a, b, c, d] y) {
+        y, last = GRU <hidden_size = 32> (x, W, R, , , state)
+    }"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in (("W", (1, 96, 20)), ("R", (1, 96, 32))):
+        weight = rng.uniform(-0.2, 0.2, shape).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
+    source = model.SerializeToString()
+    options: dict[str, Any] = {"num_samples": 4, "output_format": "qdq"}
+    for shape in ((1, 20), (1, 32)):
+        report = quantize_rs.quantize_with_calibration(
+            source, None, "random", sample_shape=shape, **options
+        )
+        assert report.samples == 4
+    with pytest.raises(CalibrationError, match=r"input `x` expects .*, random samples are"):
+        quantize_rs.quantize_with_calibration(
+            source, None, "random", sample_shape=(1, 21), **options
+        )
 
 
 @pytest.mark.parametrize("count", [3, 100])

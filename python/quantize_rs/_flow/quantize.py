@@ -338,7 +338,8 @@ def quantize_with_calibration(
         How many samples ``"random"`` makes. Other data is used whole, with a warning if this is
         given, as 0.10 took it; see `limit`.
     sample_shape : sequence of int, optional
-        The shape of a random sample without its first axis, where the model leaves it open.
+        The shape of a random sample without its first axis, where the model leaves it open. It
+        applies to the inputs that it fits; in others, dimensions that the model leaves open are 1.
     native_int4, symmetric, excluded_layers, min_elements, layer_bits
         As in `quantize`.
     options : QuantizeOptions, optional

@@ -10,7 +10,8 @@ use crate::inputs::{describe, elements, fits, mismatch};
 ///
 /// Floating-point inputs get standard normal values; integers and booleans get 0 and 1, which are
 /// valid tokens and masks. `shape` is the shape of a sample without its first axis, such as
-/// `[3, 224, 224]`. It is required if the model has dynamic dimensions, and applies to every input.
+/// `[3, 224, 224]`. It is required if the model has dynamic dimensions, and applies to every input
+/// that it fits. In the others, such as the state of a recurrent model, dynamic dimensions are 1.
 /// The first axis has the model's dimension, or 1 if that is dynamic.
 ///
 /// ```
@@ -28,8 +29,8 @@ use crate::inputs::{describe, elements, fits, mismatch};
 ///
 /// # Errors
 /// [`CalibrationErrorKind::NoSamples`] if `count` is 0, and [`CalibrationErrorKind::InputMismatch`]
-/// with the name of the input whose shape is unknown or not `shape`, or whose type is not a plain
-/// number.
+/// with the name of an input whose shape is unknown, whose type is not a plain number, or that
+/// `shape` does not fit if it fits none.
 pub fn random(
     inputs: &[InputSpec],
     count: usize,
@@ -43,8 +44,15 @@ pub fn random(
         let reason = "0 were requested".into();
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }));
     }
+    let fits_any = inputs.iter().any(|input| shape.is_some() && sample_shape(input, shape).is_ok());
     let shapes = inputs.iter().map(|input| {
-        let shape = sample_shape(input, shape)?;
+        let shape = match sample_shape(input, shape) {
+            Err(_) if fits_any && input.shape.is_some() => {
+                let rest: Option<Vec<usize>> = input.shape.as_deref().map(open_as_one);
+                sample_shape(input, rest.as_deref().filter(|_| !is_scalar(input)))?
+            }
+            found => found?,
+        };
         let Some(dtype) = input.dtype else {
             let message = format!("input `{}` has no type: random samples need one", input.name);
             return Err(mismatch(message).at_value(&input.name));
@@ -82,6 +90,15 @@ fn sample_shape(
         Some(bytes) if isize::try_from(bytes).is_ok() => Ok(shape),
         _ => error(format!("samples of shape {shape:?} are larger than any memory")),
     }
+}
+
+/// The dimensions after the first axis, with 1 for those that are dynamic.
+fn open_as_one(declared: &[Option<usize>]) -> Vec<usize> {
+    declared.iter().skip(1).map(|length| length.unwrap_or(1)).collect()
+}
+
+fn is_scalar(input: &InputSpec) -> bool {
+    input.shape.as_ref().is_some_and(Vec::is_empty)
 }
 
 /// The dimensions after the first axis, if all are fixed.
@@ -204,6 +221,28 @@ mod tests {
             let ones = all[0].get("x").expect("x").data.iter().map(|bit| usize::from(*bit)).sum();
             assert!((20_usize..80).contains(&ones), "{dtype}");
         }
+    }
+
+    #[test]
+    fn a_shape_applies_to_the_inputs_that_it_fits() {
+        let inputs: Vec<InputSpec> = [
+            ("x", vec![None, None, Some(20)]),
+            ("state", vec![Some(1), None, Some(32)]),
+            ("length", vec![None]),
+            ("rate", vec![]),
+            ("scale", vec![Some(2), Some(3)]),
+        ]
+        .into_iter()
+        .map(|(name, shape)| InputSpec { name: name.into(), ..spec(DataType::Float, &shape) })
+        .collect();
+        let mut samples = random(&inputs, 1, Some(&[4, 20]), 0).expect("samples");
+        let sample = samples.next_sample().expect("a sample").expect("values");
+        let shapes: Vec<&[usize]> =
+            sample.inputs.iter().map(|(_, value)| value.shape.as_slice()).collect();
+        let expected: [&[usize]; 5] = [&[1, 4, 20], &[1, 1, 32], &[1], &[], &[2, 3]];
+        assert_eq!(shapes, expected);
+        let error = random(&inputs, 1, Some(&[9]), 0).err().map(|error| error.to_string());
+        assert!(error.is_some_and(|error| error.contains("input `x` expects")));
     }
 
     #[test]
