@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.parser
 import oracle
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -210,3 +214,74 @@ def test_analyses_leave_out_what_is_not_finite() -> None:
     found = quantize_rs.outliers(model)
     assert {weight.name for weight in found.weights} == {"w"}
     assert found.notes == ("`mask` is left out: element 1 is not finite",)
+
+
+def test_minus_infinity_is_refused_where_there_is_no_mask(digits: Path, images: Path) -> None:
+    quantized = quantize_rs.quantize(digits, None).model
+    assert quantized is not None
+    bad = np.load(images)
+    bad[3, 0, 1, 1] = -np.inf
+    calls: list[Callable[[], Any]] = [
+        lambda: quantize_rs.compare(digits, quantized, bad, latency=False),
+        lambda: quantize_rs.quantize(digits, None, calibration_data=bad),
+        lambda: quantize_rs.quantize(digits, None, validation_data=bad),
+        lambda: quantize_rs.quantize_with_calibration(digits, None, bad),
+        lambda: quantize_rs.convert_float16(digits, None, bad),
+        lambda: quantize_rs.layer_errors(digits, quantized, bad),
+        lambda: quantize_rs.sensitivity(digits, bad),
+    ]
+    message = r"-infinity at \[0, 0, 1, 1\], samples must be finite"
+    for call in calls:
+        with pytest.raises(CalibrationError, match=message) as caught:
+            call()
+        assert (caught.value.value, caught.value.sample) == ("image", 3)
+
+
+@pytest.mark.parametrize("read", ["Softmax(s)", "LogSoftmax(s)", "Sigmoid(s)"])
+@pytest.mark.parametrize(("name", "finite"), [("p", 1.0), ("p", 0.0), ("attn_bias", 1.0)])
+def test_masks_may_hold_minus_infinity(read: str, name: str, finite: float) -> None:
+    text = f"""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[n, 16] x, float[n, 16] {name}) => (float[n, 16] y) {{
+        h = MatMul(x, w)
+        i = Identity({name})
+        s = Add(h, i)
+        y = {read}
+    }}"""
+    model = onnx.parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    weight = rng.normal(0, 0.1, (SIZE, SIZE)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+    mask = (np.abs(rng.normal(0, 1, (8, SIZE))) * finite).astype(np.float32)
+    mask[:, ::3] = -np.inf
+    samples = {"x": rng.normal(0, 1, (8, SIZE)).astype(np.float32), name: mask}
+    is_mask = name != "p" or finite == 0.0 or read != "Sigmoid(s)"
+    source = model.SerializeToString()
+    if is_mask:
+        quantize_rs.compare(source, source, samples, latency=False)
+        return
+    with pytest.raises(CalibrationError, match="-infinity") as caught:
+        quantize_rs.compare(source, source, samples, latency=False)
+    assert caught.value.value == "p"
+
+
+def test_the_warning_names_the_model_that_is_not_finite() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 17]> g(float[8, 16] x) => (float[8, 4] y) {
+        a = Abs(x)
+        b = MatMul(a, w)
+        y = Log(b)
+    }"""
+    models = []
+    for number in (0.0, 1.0):
+        model = onnx.parser.parse_model(text)
+        weight = np.full((SIZE, 4), number, np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(weight, "w"))
+        models.append(model.SerializeToString())
+    infinite, finite = models
+    data = np.random.default_rng(0).standard_normal((1, 8, SIZE)).astype(np.float32)
+    for first, second, said in (
+        (infinite, finite, "`y`: the original has infinity or NaN where the quantized model has"),
+        (finite, infinite, "`y`: infinity or NaN where the original has other values"),
+    ):
+        warnings = quantize_rs.compare(first, second, data, latency=False).warnings
+        (warning,) = [warning for warning in warnings if "infinity" in warning]
+        assert warning.startswith(said)

@@ -246,6 +246,8 @@ pub(super) struct OutputDeviation {
     deviation: Deviation,
     /// The mask, if it hides a part of the output.
     mask: Option<Arc<PaddingMask>>,
+    /// Whether the float model has infinity or NaN where the quantized one has numbers.
+    original_not_finite: bool,
     /// The errors of its channels, for the first samples of a comparison.
     channels: Vec<ChannelErrors>,
     /// The length of a row.
@@ -294,8 +296,13 @@ impl OutputDeviation {
         let both = ours.and_then(|ours| Some((ours, Arc::new(highest(shape, values)?))));
         let classes = shape.last().copied().unwrap_or(0);
         let [wanted, values] = [wanted, values].map(|all| counted(mask.as_deref(), shape, all));
+        let deviation = Deviation::of(&wanted, &values);
+        let mut pairs = wanted.iter().zip(&*values);
+        let original_not_finite = deviation.metrics().max_abs.is_infinite()
+            && pairs.any(|(wanted, value)| !wanted.is_finite() && value.is_finite());
         OutputDeviation {
-            deviation: Deviation::of(&wanted, &values),
+            deviation,
+            original_not_finite,
             mask,
             channels: Vec::new(),
             classes,
@@ -432,6 +439,7 @@ pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>
         top1_rows: same.clone().count(),
         top1_agreement: part(same),
         lost_channels: ChannelErrors::lost(&channels.unwrap_or_default()),
+        original_not_finite: of_output().any(|one| one.original_not_finite),
     }
 }
 
@@ -457,10 +465,22 @@ fn accuracy(
 
 /// A warning about outputs that are finite in only one of the models.
 pub(crate) fn not_finite(outputs: &[OutputRow]) -> Option<String> {
-    let far = outputs.iter().filter(|output| output.error.max_abs.is_infinite());
-    let names: Vec<String> = far.map(|output| output.name.clone()).collect();
-    (!names.is_empty())
-        .then(|| format!("{}: infinity or NaN where the original has other values", listed(&names)))
+    let names = |of_original: bool| -> Vec<String> {
+        let is_far = |output: &&OutputRow| {
+            output.error.max_abs.is_infinite() && output.original_not_finite == of_original
+        };
+        outputs.iter().filter(is_far).map(|output| output.name.clone()).collect()
+    };
+    let (ours, theirs) = (names(true), names(false));
+    let ours = (!ours.is_empty()).then(|| {
+        let names = listed(&ours);
+        format!("{names}: the original has infinity or NaN where the quantized model has numbers")
+    });
+    let theirs = (!theirs.is_empty()).then(|| {
+        format!("{}: infinity or NaN where the original has other values", listed(&theirs))
+    });
+    let both: Vec<String> = ours.into_iter().chain(theirs).collect();
+    (!both.is_empty()).then(|| both.join("; "))
 }
 
 impl Comparison {

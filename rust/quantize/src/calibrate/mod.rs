@@ -7,6 +7,7 @@ pub(crate) mod engine;
 mod evaluate;
 mod kv_cache;
 pub(crate) mod magnitudes;
+mod masks;
 pub(crate) mod padding;
 pub(crate) mod pair;
 mod probe_matmuls;

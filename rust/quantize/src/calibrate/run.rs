@@ -10,6 +10,7 @@ use quantize_rs_math::begin_thread;
 use quantize_rs_onnx::{DataType, Model, Span};
 
 use super::engine::{Engine, Sample, Samples, Session, ValueSink};
+use super::masks::refuse_infinity;
 use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
 
@@ -208,6 +209,7 @@ impl Driver<'_, '_> {
             self.ask()?;
             let number = self.begun;
             let sample = sample.map_err(|error| error.at_sample(number))?;
+            refuse_infinity(model, &sample).map_err(|error| error.at_sample(number))?;
             // A session for samples of any shape is the only one, with an empty key.
             let mut key = shape_key(&sample);
             if runners.iter().any(|(key, _)| key.is_empty()) {

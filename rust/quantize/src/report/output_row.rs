@@ -20,6 +20,10 @@ pub struct OutputRow {
     /// The channels that are lost, if these are many: the error of the whole output may hide them.
     #[serde(default)]
     pub lost_channels: Option<LostChannels>,
+    /// Whether the float model has infinity or NaN where the quantized model has numbers. It is not
+    /// written to JSON.
+    #[serde(skip)]
+    pub original_not_finite: bool,
 }
 
 /// How far an output of integers or booleans, such as the classes of an `ArgMax`, is that of the

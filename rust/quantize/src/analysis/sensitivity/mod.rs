@@ -480,6 +480,7 @@ mod tests {
                 top1_agreement: None,
                 top1_rows: 0,
                 lost_channels: None,
+                original_not_finite: false,
             }],
             accuracy: None,
             score: 0.0,
