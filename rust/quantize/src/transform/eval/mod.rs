@@ -6,7 +6,10 @@
 mod arrange;
 mod cast;
 mod elements;
+mod normalization;
 mod numbers;
+mod products;
+mod reductions;
 mod views;
 
 use quantize_rs_onnx::{NodeProto, Tensor};
@@ -27,7 +30,8 @@ pub(super) struct Call<'c> {
 type Evaluate = fn(&Call<'_>) -> Option<Tensor>;
 
 /// The operators, by name.
-const ALL: &[&[(&str, Evaluate)]] = &[arrange::ALL, cast::ALL, numbers::ALL];
+const ALL: &[&[(&str, Evaluate)]] =
+    &[arrange::ALL, cast::ALL, normalization::ALL, numbers::ALL, products::ALL, reductions::ALL];
 
 /// The function that evaluates an operator; `None` if it is not supported.
 pub(super) fn operator(node: &NodeProto) -> Option<Evaluate> {
@@ -36,6 +40,17 @@ pub(super) fn operator(node: &NodeProto) -> Option<Evaluate> {
     }
     let mut rows = ALL.iter().flat_map(|rows| rows.iter());
     rows.find(|(op_type, _)| node.op_type == *op_type).map(|(_, evaluate)| *evaluate)
+}
+
+/// The work of an operator whose result may be much smaller than what it computes: its additions
+/// and products. The size of the result bounds the work of all others.
+pub(super) fn work(node: &NodeProto, inputs: &[Option<Tensor>]) -> usize {
+    let elements = |at: usize| inputs.get(at)?.as_ref().map(Tensor::elements);
+    match node.op_type.as_str() {
+        "MatMul" | "Gemm" => products::work(node, inputs).unwrap_or(usize::MAX),
+        reduces if reduces.starts_with("Reduce") => elements(0).unwrap_or(0),
+        _ => 0,
+    }
 }
 
 impl Call<'_> {

@@ -1,14 +1,15 @@
-//! Operators that compute: elementwise operators with broadcasting, and integer reductions.
+//! Operators that compute elementwise, with broadcasting.
 //!
 //! Floats are computed in their own type and rounded after each operation, as in runtimes.
+//! Functions that runtimes approximate are computed in float64.
 
 use std::cmp::Ordering::{self, Equal as EQUAL, Greater as GREATER, Less as LESS};
 
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::elements::{Element, tensor, values};
-use super::views::{View, common, spread};
-use super::{Call, Evaluate, axis_of};
+use super::views::{common, spread};
+use super::{Call, Evaluate};
 
 pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Add", |call| arithmetic(call, &ADD)),
@@ -33,10 +34,16 @@ pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Floor", |call| signed(call, f32::floor, f64::floor, |_| None)),
     ("Ceil", |call| signed(call, f32::ceil, f64::ceil, |_| None)),
     ("Round", |call| signed(call, f32::round_ties_even, f64::round_ties_even, |_| None)),
-    ("ReduceProd", |call| reduce(call, i64::wrapping_mul)),
-    ("ReduceSum", |call| reduce(call, i64::wrapping_add)),
-    ("ReduceMin", |call| reduce(call, i64::min)),
-    ("ReduceMax", |call| reduce(call, i64::max)),
+    ("Sign", |call| function(call, |it| if it == 0.0 { 0.0 } else { it.signum() })),
+    ("Relu", |call| function(call, |it| it.max(0.0))),
+    ("Exp", |call| function(call, f64::exp)),
+    ("Log", |call| function(call, f64::ln)),
+    ("Sin", |call| function(call, f64::sin)),
+    ("Cos", |call| function(call, f64::cos)),
+    ("Tanh", |call| function(call, f64::tanh)),
+    ("Sigmoid", |call| function(call, |it| 1.0 / (1.0 + (-it).exp()))),
+    ("Softplus", |call| function(call, |it| it.max(0.0) + (-it.abs()).exp().ln_1p())),
+    ("Clip", clip),
 ];
 
 /// An operation for each supported type. Returns `None` if runtimes may differ.
@@ -180,53 +187,32 @@ fn signed(
     }
 }
 
-/// Reduces integers along some axes, or all.
-fn reduce(call: &Call<'_>, with: fn(i64, i64) -> i64) -> Option<Tensor> {
-    let source = call.input(0)?;
-    let rank = source.shape.len();
-    let given = call.ints_or("axes", 1, Vec::new)?;
-    if given.is_empty() && call.node.int("noop_with_empty_axes", 0) != 0 {
-        return Some(source.clone());
-    }
-    let mut axes: Vec<usize> =
-        given.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<_>>()?;
-    if axes.is_empty() {
-        axes = (0..rank).collect();
-    }
-    if axes.iter().any(|axis| source.shape[*axis] == 0) {
-        return None;
-    }
-    // Reduced axes are moved to the end, so that the elements to combine are contiguous.
-    let view = View::of(&source.shape)?;
-    let kept = (0..rank).filter(|axis| !axes.contains(axis));
-    let order: Vec<usize> =
-        kept.clone().chain((0..rank).filter(|axis| axes.contains(axis))).collect();
-    let view = View {
-        shape: order.iter().map(|axis| view.shape[*axis]).collect(),
-        strides: order.iter().map(|axis| view.strides[*axis]).collect(),
-        offset: 0,
-    };
-    let sorted = view.copy(call, source)?;
-    let run: usize =
-        (0..rank).filter(|axis| axes.contains(axis)).map(|axis| source.shape[axis]).product();
-    let keep = call.node.int("keepdims", 1) != 0;
-    let shape: Vec<usize> =
-        (0..rank)
-            .filter_map(|axis| {
-                if axes.contains(&axis) { keep.then_some(1) } else { Some(source.shape[axis]) }
-            })
-            .collect();
-    let made = |values: &[i64]| values.iter().copied().reduce(with).unwrap_or_default();
-    match source.dtype {
-        DataType::Int64 => {
-            let values: Vec<i64> = values(&sorted)?;
-            Some(tensor(shape, values.chunks(run.max(1)).map(made)))
-        }
-        DataType::Int32 => {
-            let values: Vec<i64> = values::<i32>(&sorted)?.into_iter().map(i64::from).collect();
-            let narrow = values.chunks(run.max(1)).map(|run| i32::try_from(made(run)).ok());
-            Some(tensor(shape, narrow.collect::<Option<Vec<i32>>>()?))
-        }
+/// A function of each float; `None` if a result is not finite, where runtimes may differ.
+fn function(call: &Call<'_>, of: fn(f64) -> f64) -> Option<Tensor> {
+    let finite = |it: f64| Some(of(it)).filter(|it| it.is_finite());
+    match call.input(0)?.dtype {
+        DataType::Float => each::<f32>(call, |it| rounded(finite(it.into())?)),
+        DataType::Double => each(call, finite),
         _ => None,
     }
+}
+
+/// The nearest float32; `None` if it is not finite.
+#[allow(clippy::cast_possible_truncation)] // rounds
+pub(super) fn rounded(number: f64) -> Option<f32> {
+    Some(number as f32).filter(|number| number.is_finite())
+}
+
+/// `Clip` of floats, whose bounds are attributes before opset 11.
+fn clip(call: &Call<'_>) -> Option<Tensor> {
+    let source = call.input(0).filter(|source| source.dtype == DataType::Float)?;
+    let end = |input: usize, attribute: &str, open: f32| match call.input(input) {
+        Some(end) => values::<f32>(end)?.first().copied(),
+        None => Some(call.node.float(attribute, open)),
+    };
+    let (min, max) = (end(1, "min", f32::MIN)?, end(2, "max", f32::MAX)?);
+    call.fits(&source.shape, 4)?;
+    let clipped = |it: f32| (!it.is_nan() && min <= max).then(|| it.max(min).min(max));
+    let made: Option<Vec<f32>> = values(source)?.into_iter().map(clipped).collect();
+    Some(tensor(source.shape.clone(), made?))
 }

@@ -61,7 +61,8 @@ impl Expressions<'_, '_> {
         let graph = self.graph;
         let node = graph.nodes[index];
         let value = graph.output(index, 0)?;
-        if node.output.len() != 1 || graph.values[value].is_output {
+        let others = (1..node.output.len()).filter_map(|output| graph.output(index, output));
+        if graph.values[value].is_output || others.into_iter().any(|value| self.is_read(value)) {
             return None;
         }
         let (tensor, origin) = match of_shapes(graph, index, value) {

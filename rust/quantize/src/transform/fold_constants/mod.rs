@@ -26,6 +26,11 @@ const TOTAL_GROWTH_DIVISOR: u64 = 64;
 /// All computed constants together may take this much more memory than the model is large.
 const MAX_SPARE_BYTES: usize = 16 << 20;
 
+/// The number of products and additions that reductions and matrix products may take together, and
+/// how many more for each byte of the model: a few seconds for a model of a gigabyte.
+const SPARE_WORK: usize = 1 << 28;
+const WORK_FOR_EACH_BYTE: usize = 4;
+
 /// The limit for the total size, in bytes, of large constants that are transposed. The results are
 /// held in memory, whereas constants of the file are memory-mapped.
 const MAX_TRANSPOSED_BYTES: usize = 256 << 20;
@@ -57,23 +62,26 @@ fn total_growth(model: &Model) -> usize {
     usize::try_from(part).unwrap_or(usize::MAX).max(MAX_GROWTH_BYTES)
 }
 
-/// Evaluates nodes, within a limit for the memory that the values take.
+/// Evaluates nodes, within limits for the memory that the values take and for the work.
 struct Evaluation {
     opset: i64,
     memory_left: usize,
+    work_left: usize,
 }
 
 impl Evaluation {
     fn of(model: &Model) -> Evaluation {
         let size = usize::try_from(model.byte_len()).unwrap_or(usize::MAX);
         let memory_left = size.saturating_add(MAX_SPARE_BYTES);
-        Evaluation { opset: model.opset("").unwrap_or(1), memory_left }
+        let work_left = size.saturating_mul(WORK_FOR_EACH_BYTE).saturating_add(SPARE_WORK);
+        Evaluation { opset: model.opset("").unwrap_or(1), memory_left, work_left }
     }
 
     /// The value of a node with constant inputs. It may be larger than them by what the file may
     /// grow.
     fn value(&mut self, node: &NodeProto, inputs: &[Option<Tensor>]) -> Option<Tensor> {
         let evaluate = eval::operator(node)?;
+        self.work_left = self.work_left.checked_sub(eval::work(node, inputs))?;
         let given = inputs.iter().flatten();
         let limit = given.fold(growth(node), |all, tensor| all.saturating_add(tensor.data.len()));
         let limit = limit.min(self.memory_left);
