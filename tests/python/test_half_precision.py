@@ -616,3 +616,25 @@ def test_random_numbers_that_no_cpu_makes_in_16_bits_are_cast(operator: str) -> 
     assert [node.node for node in report.kept] == ["noise"]
     x = RNG.normal(size=(16, 8)).astype(np.float32)
     assert sqnr(report, data, x) > 60
+
+
+PERMS = [[1, 0, 2], [1, 2, 0], [1, 2, 0, 3], [1, 2, 3, 0], [0, 2, 1], [2, 0, 1], [2, 1, 0]]
+LOADS = "import sys, onnxruntime as o; o.InferenceSession(sys.argv[1])"
+
+
+@pytest.mark.parametrize("perm", PERMS)
+def test_a_transposed_batch_before_a_product_loads(perm: list[int], tmp_path: Path) -> None:
+    """ONNX Runtime 1.32 crashes where such a Transpose has 16 bits."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], "t", perm=perm),
+        helper.make_node("MatMul", ["t", "w"], ["y"], "product"),
+    ]
+    shape: list[Any] = [3, 4, 5, 6][: len(perm)]
+    shape[perm[-1]] = 48
+    report = converted(model(nodes, [weight("w", 48, 10)], shape))
+    rotates = perm[:-2] == list(range(1, len(perm) - 1))
+    assert codes(report) == ({"t": "crashes"} if rotates else {})
+    assert report.model is not None
+    (tmp_path / "m.onnx").write_bytes(report.model)
+    # A process of its own: a crash would end this one.
+    subprocess.run([sys.executable, "-c", LOADS, str(tmp_path / "m.onnx")], check=True)

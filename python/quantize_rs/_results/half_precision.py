@@ -26,7 +26,7 @@ class KeptNode:
         The kind of reason: ``"excluded"``, ``"before"``, ``"measured"``, ``"operator"``,
         ``"unknown_type"``, ``"quantization"``, ``"float32_scales"``, ``"carried"``,
         ``"large_constant"``, ``"small_constant"``, ``"large_value"``, ``"small_value"``,
-        ``"may_overflow"``, ``"reads_large"``, ``"whole_numbers"`` or ``"between"``.
+        ``"may_overflow"``, ``"reads_large"``, ``"crashes"``, ``"whole_numbers"`` or ``"between"``.
     value : str or None
         The value or constant that is the reason.
     magnitude : float or None

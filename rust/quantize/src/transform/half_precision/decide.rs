@@ -296,11 +296,32 @@ impl<'s> Decider<'_, 's> {
         if made.iter().any(|name| self.given.carried.contains(name)) {
             return Some(KeptReason::Carried);
         }
+        if self.crashes(node) {
+            return Some(KeptReason::Crashes);
+        }
         let constants = read.iter().find_map(|(input, name)| self.constant(node, *input, name));
         constants.or_else(|| {
             let values = made.iter().copied().chain(read.iter().map(|(_, name)| *name));
             values.into_iter().find_map(|name| self.measured(name))
         })
+    }
+
+    /// Whether ONNX Runtime (1.32 on CPUs) crashes when it loads a node in float16: it fuses such a
+    /// `Transpose` into each `MatMul` that reads it, if the other factor is a constant matrix. In
+    /// float32 it does not.
+    fn crashes(&self, node: &NodeProto) -> bool {
+        let is_matrix = |name: &String| {
+            self.scope.is_constant(name)
+                && self.scope.constant(name).is_some_and(|matrix| matrix.shape.len() == 2)
+        };
+        let fuses = |(node, _): &(usize, usize)| {
+            let node = self.proto(*node);
+            node.is_onnx() && node.op_type == "MatMul" && node.input.iter().any(is_matrix)
+        };
+        let consumers = node.output.first().map(|name| self.scope.consumers(name));
+        self.settings.half == HalfType::Float16
+            && ops::transposes_batch(node)
+            && consumers.is_some_and(|all| !all.is_empty() && all.iter().all(fuses))
     }
 
     /// Why the scales of a `QuantizeLinear` or `DequantizeLinear` stay float32; `None` if it

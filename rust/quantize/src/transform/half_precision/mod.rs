@@ -90,6 +90,8 @@ pub enum KeptReason {
     MayOverflow,
     /// It reads a value that may be larger than the type holds.
     ReadsLarge,
+    /// ONNX Runtime crashes when it loads the node in 16 bits.
+    Crashes,
     /// It computes with whole numbers, such as positions, which 16 bits do not hold exactly.
     WholeNumbers,
     /// It stands between nodes in float32.
@@ -131,6 +133,10 @@ impl fmt::Display for KeptReason {
                 write!(f, "results of the operator may be too large; samples would tell")
             }
             KeptReason::ReadsLarge => write!(f, "it reads a value that may be too large"),
+            KeptReason::Crashes => write!(
+                f,
+                "ONNX Runtime 1.32 crashes while it loads this Transpose before a MatMul in 16 bits"
+            ),
             KeptReason::WholeNumbers => {
                 write!(f, "it computes with whole numbers, such as positions")
             }

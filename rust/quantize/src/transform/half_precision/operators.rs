@@ -225,6 +225,19 @@ const ELEMENTWISE: &[&str] = &[
     "Where",
 ];
 
+/// Whether a node is a `Transpose` that moves the first axis to the last place or the one before
+/// it, and leaves the others in order.
+pub(super) fn transposes_batch(node: &NodeProto) -> bool {
+    let Some(perm) = node.attribute("perm").filter(|_| node.is_onnx()) else { return false };
+    let Some((batch, last)) = perm.ints.split_last_chunk::<2>() else { return false };
+    let rank = perm.ints.len();
+    let end = i64::try_from(rank).unwrap_or(i64::MAX) - 1;
+    node.op_type == "Transpose"
+        && rank > 2
+        && batch.iter().zip(1..).all(|(axis, expected)| *axis == expected)
+        && (*last == [0, end] || *last == [end, 0])
+}
+
 /// Whether a node computes one value for each element, or their mean.
 pub(super) fn is_elementwise(node: &NodeProto) -> bool {
     node.is_onnx() && ELEMENTWISE.contains(&node.op_type.as_str())
