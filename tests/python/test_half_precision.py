@@ -638,3 +638,33 @@ def test_a_transposed_batch_before_a_product_loads(perm: list[int], tmp_path: Pa
     (tmp_path / "m.onnx").write_bytes(report.model)
     # A process of its own: a crash would end this one.
     subprocess.run([sys.executable, "-c", LOADS, str(tmp_path / "m.onnx")], check=True)
+
+
+def snake(kind: str) -> bytes:
+    """Convolutions with the activation x + sin(x)^2, or x + x^2."""
+    nodes, constants, x = [], [array("two", 2.0)], "x"
+    for at in range(3):
+        inner = [f"c{at}", f"s{at}"][kind == "sine"]
+        nodes += [
+            helper.make_node("Conv", [x, f"w{at}"], [f"c{at}"], f"conv{at}", pads=[3, 3]),
+            helper.make_node("Sin", [f"c{at}"], [f"s{at}"], f"sine{at}"),
+            helper.make_node("Pow", [inner, "two"], [f"p{at}"], f"power{at}"),
+            helper.make_node("Mul", [f"p{at}", f"s{at}"], [f"m{at}"], f"mul{at}"),
+            helper.make_node("Add", [f"c{at}", f"m{at}"], ["y" if at == 2 else f"y{at}"]),
+        ]
+        constants.append(weight(f"w{at}", 64, 64, 7))
+        x = f"y{at}"
+    return model(nodes, constants, [1, 64, 20])
+
+
+def test_the_square_of_a_sine_is_not_large() -> None:
+    report = converted(snake("sine"))
+    assert codes(report) == {}
+    assert report.ratio > 1.8
+    assert not any("not clearly smaller" in warning for warning in report.warnings)
+
+
+def test_a_file_that_is_hardly_smaller_is_warned_about() -> None:
+    report = quantize_rs.convert_float16(snake("square"), None, exclude=["conv0"])
+    assert codes(report)["power1"] == "reads_large"
+    assert any("not clearly smaller" in warning for warning in report.warnings)

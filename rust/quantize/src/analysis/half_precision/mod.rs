@@ -61,6 +61,9 @@ impl HalfOptions {
 const ENOUGH_SQNR: f64 = 60.0;
 const BFLOAT16_LESS: f64 = 18.0;
 
+/// A smaller model is not warned about for its size, in bytes: it has few weights.
+const LEAST_BYTES: u64 = 1 << 16;
+
 /// A model in 16-bit floats, and the report about it.
 #[derive(Clone, Debug)]
 pub struct HalfPrecision {
@@ -194,7 +197,7 @@ fn converted(
         excluded: &reason,
     };
     let (half, changes) = narrowed(float, &settings)?;
-    let report = HalfReport {
+    let mut report = HalfReport {
         input: model.path().map(|path| path.display().to_string()),
         dtype: options.half,
         bytes_before: model.byte_len(),
@@ -205,6 +208,7 @@ fn converted(
         clipped,
         ..HalfReport::default()
     };
+    report.warn_of_size(found.is_some());
     Ok((half, report))
 }
 
@@ -239,6 +243,23 @@ impl HalfPrecision {
 }
 
 impl HalfReport {
+    /// Warns of a file that is hardly smaller than that of the model.
+    fn warn_of_size(&mut self, measured: bool) {
+        let (before, after) = (self.bytes_before, self.bytes_after);
+        let smaller = after.saturating_mul(10) < before.saturating_mul(9);
+        if before < LEAST_BYTES || smaller || self.kept.is_empty() {
+            return;
+        }
+        let hint = if measured { "" } else { "; samples may show that more fit" };
+        self.warnings.push(format!(
+            "the file is not clearly smaller ({} to {}): {} nodes stay float32, for the reasons \
+             under `kept`{hint}",
+            size(before),
+            size(after),
+            self.kept.len()
+        ));
+    }
+
     fn warn(&mut self) {
         let least =
             LEAST_SQNR.iter().find(|(half, _)| *half == self.dtype).map(|(_, least)| *least);

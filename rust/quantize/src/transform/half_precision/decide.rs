@@ -108,6 +108,7 @@ pub(super) fn decide<'s>(
         },
         whole: HashSet::new(),
         large: HashSet::new(),
+        bounds: HashMap::new(),
     };
     for input in &scope.graph.input {
         let kind = given.inputs.get(input.name.as_str());
@@ -136,6 +137,8 @@ struct Decider<'d, 's> {
     whole: HashSet<&'s str>,
     /// Floats that may be larger than the type holds.
     large: HashSet<&'s str>,
+    /// The largest magnitude of floats that are bounded whatever the inputs of the model are.
+    bounds: HashMap<&'s str, f32>,
 }
 
 impl<'s> Decider<'_, 's> {
@@ -163,8 +166,10 @@ impl<'s> Decider<'_, 's> {
     }
 
     fn node(&mut self, index: usize) {
-        let choice = self.choice(index);
         let node = self.proto(index);
+        let bound = self.bound(node);
+        self.bounds.extend(node.output.first().map(String::as_str).zip(bound));
+        let choice = self.choice(index);
         let made = self.made(index);
         for (output, name) in node.output.iter().enumerate() {
             if !self.scope.is_float(name) {
@@ -324,6 +329,22 @@ impl<'s> Decider<'_, 's> {
             && consumers.is_some_and(|all| !all.is_empty() && all.iter().all(fuses))
     }
 
+    /// The largest magnitude of the result of a node, if it is bounded.
+    fn bound(&self, node: &NodeProto) -> Option<f32> {
+        let of = |input: usize| {
+            let name = node.input.get(input)?;
+            let constant = || Some(Magnitudes::of(&elements(self.scope, name)?)?.largest);
+            self.bounds.get(name.as_str()).copied().or_else(constant)
+        };
+        if node.op_type != "Pow" {
+            return ops::bound(node, of);
+        }
+        let exponents = to_f32(&self.scope.constant(node.input.get(1)?)?)?;
+        let base = of(0)?.max(1.0);
+        let positive = exponents.iter().all(|exponent| *exponent >= 0.0);
+        positive.then(|| exponents.iter().map(|it| base.powf(*it)).fold(1.0, f32::max))
+    }
+
     /// Why the scales of a `QuantizeLinear` or `DequantizeLinear` stay float32; `None` if it
     /// computes a weight with scales that fit the type.
     fn scales(&self, node: &NodeProto) -> Option<KeptReason> {
@@ -432,7 +453,10 @@ impl<'s> Decider<'_, 's> {
         }
         // Samples would have shown it.
         if self.measured.is_none() && self.settings.half.overflows() && ops::grows(node) {
-            return (!self.is_small_power(node)).then_some(KeptReason::MayOverflow);
+            let made = node.output.first().and_then(|name| self.bounds.get(name.as_str()));
+            let bounded = made.is_some_and(|bound| *bound <= self.settings.half.largest());
+            let small = bounded || self.is_small_power(node);
+            return (!small).then_some(KeptReason::MayOverflow);
         }
         let floats = |(_, name): &(usize, &str)| self.kind(name) == Some(Kind::Float);
         let given = |(_, name): &(usize, &str)| self.given.inputs.contains_key(name);

@@ -12,7 +12,7 @@ enum Defined {
     Never,
 }
 
-use crate::graph::ops::MICROSOFT;
+use crate::graph::ops::{MICROSOFT, rule};
 use crate::options::HalfType;
 use Defined::{Never, Since};
 
@@ -272,12 +272,41 @@ pub(super) fn grows(node: &NodeProto) -> bool {
     node.is_onnx() && (square || GROWING.contains(&node.op_type.as_str()))
 }
 
+/// Functions whose result is at most 1, besides those with a [range](crate::graph::ops::rule).
+const AT_MOST_ONE: &[&str] = &["Cos", "Erf", "Sign", "Sin", "Softsign"];
+
+/// The largest magnitude that the result of a node may have, given that of each input.
+pub(super) fn bound(node: &NodeProto, of: impl Fn(usize) -> Option<f32>) -> Option<f32> {
+    if !node.is_onnx() {
+        return None;
+    }
+    let op_type = node.op_type.as_str();
+    if let Some(range) = rule(node).and_then(|rule| rule.range) {
+        return Some(range.min.abs().max(range.max.abs()));
+    }
+    let both = || Some((of(0)?, of(1)?));
+    match op_type {
+        _ if AT_MOST_ONE.contains(&op_type) => Some(1.0),
+        _ if moves(node) && op_type != "Concat" && op_type != "Pad" => of(0),
+        "Concat" | "Max" | "Min" => {
+            (0..node.input.len()).try_fold(0f32, |all, input| Some(all.max(of(input)?)))
+        }
+        "Where" => Some(of(1)?.max(of(2)?)),
+        "Abs" | "Neg" | "Relu" => of(0),
+        "Add" | "Sub" => both().map(|(a, b)| a + b),
+        "Mul" => both().map(|(a, b)| a * b),
+        "Exp" => of(0).map(f32::exp),
+        _ => None,
+    }
+}
+
 /// Operators whose result is small again although their input is large.
 const SHRINKING: &[&str] = &[
     "ArgMax",
     "ArgMin",
     "BatchNormalization",
     "Clip",
+    "Cos",
     "Div",
     "Erf",
     "GroupNormalization",
@@ -291,7 +320,9 @@ const SHRINKING: &[&str] = &[
     "Reciprocal",
     "Sigmoid",
     "Sign",
+    "Sin",
     "Softmax",
+    "Softsign",
     "Sqrt",
     "Tanh",
 ];
