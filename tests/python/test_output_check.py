@@ -410,3 +410,30 @@ def test_what_was_not_measured_has_no_grade(digits: Path) -> None:
     for report in (nothing, larger, unchecked):
         assert report.assessment.grade == "unknown"
         assert "output error not measured" in report.assessment.sentence
+
+
+def test_a_result_that_is_hardly_smaller_is_not_good() -> None:
+    rng = np.random.default_rng(0)
+    matrices = {"v": (64, 512), "w": (512, 8)}
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "v"], ["a"], "large"),
+            helper.make_node("Relu", ["a"], ["b"]),
+            helper.make_node("MatMul", ["b", "w"], ["y"], "small"),
+        ],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 64])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [
+            numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name)
+            for name, shape in matrices.items()
+        ],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    all_of_it, little = (
+        quantize_rs.quantize(made.SerializeToString(), None, exclude=names)
+        for names in ([], ["large"])
+    )
+    assert all_of_it.assessment.grade == "good"
+    assert little.ratio < 1.1
+    assert little.assessment.grade == "fair"

@@ -242,8 +242,9 @@ pub(crate) fn sentence(
         Some(times) => format!("{times:.2} times as fast as the float model"),
         None => unmeasured.to_owned(),
     });
-    // A size alone is not a grade.
-    if slower || after >= before && grade != Grade::Unknown {
+    // A size alone is not a grade. What is hardly smaller has kept most of its weights in float.
+    let hardly_smaller = after.saturating_mul(10) >= before.saturating_mul(9);
+    if slower || hardly_smaller && grade != Grade::Unknown {
         grade = grade.worse(Grade::Fair);
     }
     if let Some((wanted, holds)) = wanted {
