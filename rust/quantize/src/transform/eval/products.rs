@@ -77,7 +77,9 @@ fn gemm(call: &Call<'_>) -> Option<Tensor> {
     call.fits(&shape, 4)?;
     let (alpha, beta) = (call.node.float("alpha", 1.0), call.node.float("beta", 1.0));
     let mut made = product(&floats(&a)?, &floats(&b)?, depth, columns);
-    made.iter_mut().for_each(|it| *it *= f64::from(alpha));
+    for it in &mut made {
+        *it *= f64::from(alpha);
+    }
     if let Some(addend) = call.input(2) {
         let addend = floats(&spread(call, addend, &shape)?)?;
         made.iter_mut().zip(addend).for_each(|(it, more)| *it += f64::from(beta) * more);

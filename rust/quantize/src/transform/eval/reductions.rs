@@ -120,7 +120,7 @@ pub(super) fn with_axes_last(
 /// Each run of floats reduced; `None` if any is not finite, where runtimes may differ.
 fn reduced<T: Element + Into<f64>>(sorted: &Tensor, run: usize, with: Floats) -> Option<Vec<f64>> {
     let mut wide = Vec::with_capacity(run);
-    let reduced = values::<T>(sorted)?
+    values::<T>(sorted)?
         .chunks(run)
         .map(|run| {
             wide.clear();
@@ -128,6 +128,5 @@ fn reduced<T: Element + Into<f64>>(sorted: &Tensor, run: usize, with: Floats) ->
             let finite = wide.iter().all(|it: &f64| it.is_finite());
             Some(with(&wide)).filter(|found| finite && found.is_finite())
         })
-        .collect();
-    reduced
+        .collect()
 }
