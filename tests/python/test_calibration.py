@@ -190,9 +190,9 @@ def test_the_shape_of_random_samples_is_that_of_the_inputs_that_it_fits() -> Non
         model.graph.initializer.append(onnx.numpy_helper.from_array(weight, name))
     source = model.SerializeToString()
     options: dict[str, Any] = {"num_samples": 4, "output_format": "qdq"}
-    for shape in ((1, 20), (1, 32)):
+    for each in ((1, 20), (1, 32)):
         report = quantize_rs.quantize_with_calibration(
-            source, None, "random", sample_shape=shape, **options
+            source, None, "random", sample_shape=each, **options
         )
         assert report.samples == 4
     with pytest.raises(CalibrationError, match=r"input `x` expects .*, random samples are"):

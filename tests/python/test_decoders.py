@@ -122,7 +122,7 @@ def test_activations_may_be_quantized_too() -> None:
 @pytest.mark.parametrize("static", [False, True])
 def test_a_float16_cache_is_quantized_beside_activations(*, static: bool) -> None:
     """Integer kernels need float32 around them; the cache is not converted for that."""
-    half = model_of(quantize_rs.convert_float16(MODEL, None, keep_io=False))
+    half = bytes(quantize_rs.convert_float16(MODEL, None, keep_io=False).model or b"")
     samples = [
         {k: x.astype(np.float16) if x.dtype == np.float32 else x for k, x in sample.items()}
         for sample in SAMPLES

@@ -55,7 +55,18 @@ pub(super) fn refuse_infinity(model: &Model, sample: &Sample) -> Result<(), Cali
 /// The place of the first −∞ of a float tensor, in C order.
 fn first_infinity(tensor: &Tensor) -> Option<usize> {
     let infinity = infinity(tensor.dtype)?;
-    tensor.data.chunks_exact(infinity.len()).position(|element| element == infinity)
+    match infinity.len() {
+        2 => first::<2>(&tensor.data, infinity),
+        4 => first::<4>(&tensor.data, infinity),
+        _ => first::<8>(&tensor.data, infinity),
+    }
+}
+
+/// The place of the first element with these bytes. Comparing slices would call a function for each
+/// element.
+fn first<const N: usize>(data: &[u8], bytes: &[u8]) -> Option<usize> {
+    let bytes: [u8; N] = bytes.try_into().ok()?;
+    data.as_chunks().0.iter().position(|element| *element == bytes)
 }
 
 /// The bytes of −∞.

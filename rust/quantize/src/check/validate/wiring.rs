@@ -294,9 +294,12 @@ impl<'m> Walk<'_, 'm> {
             };
             let kept =
                 constant(self.before, name) && read.iter().any(|here| stands_for(here, name));
+            let from_constants = |name: &str| {
+                let value = self.after.value(name);
+                value.is_some_and(|id| constants_behind(self.after, id, &mut Vec::new()))
+            };
             let new = self.before.value(name).is_none()
-                && (constant(self.after, name)
-                    || taken.iter().any(|there| stands_for(name, there)));
+                && (from_constants(name) || taken.iter().any(|there| stands_for(name, there)));
             if kept || new {
                 continue;
             }
