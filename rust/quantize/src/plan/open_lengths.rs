@@ -8,6 +8,7 @@ use crate::graph::value_range::{bounds, source_of_bounds};
 use crate::graph::{Graph, ValueId};
 use crate::options::target::Placement;
 use crate::ranges::covers;
+use crate::util::axes::axis_of;
 
 impl Plan {
     /// The plan without the outputs of a Softmax whose range depends on a length that the model
@@ -65,9 +66,7 @@ fn is_softmax_over_open_axis(graph: &Graph<'_>, value: ValueId) -> bool {
     };
     let flattens = graph.model.opset("").unwrap_or(1) < SOFTMAX_ALONG_ONE_AXIS;
     let axis = proto.int("axis", if flattens { 1 } else { -1 });
-    let from_start = usize::try_from(if axis < 0 { axis + shape.len() as i64 } else { axis });
-    let lengths = from_start.ok().and_then(|axis| shape.get(axis..));
-    let lengths =
-        lengths.map(|lengths| if flattens { lengths } else { &lengths[..1.min(lengths.len())] });
-    lengths.is_some_and(|lengths| lengths.iter().any(Option::is_none))
+    let Some(axis) = axis_of(axis, shape.len()) else { return true };
+    let lengths = if flattens { &shape[axis..] } else { &shape[axis..=axis] };
+    lengths.iter().any(Option::is_none)
 }

@@ -348,7 +348,9 @@ impl<'m> Walk<'_, 'm> {
         if self.is_turned(here) {
             return self.wrong(there, here, step);
         }
-        leaves.iter().for_each(|id| self.read_as(there, *id));
+        for id in &leaves {
+            self.read_as(there, *id);
+        }
         if !direct && !leaves.iter().any(|id| self.stands_for(there, *id)) {
             self.wrong(there, here, step);
         }

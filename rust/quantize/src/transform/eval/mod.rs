@@ -14,6 +14,8 @@ mod views;
 
 use quantize_rs_onnx::{NodeProto, Tensor};
 
+use crate::util::axes::axis_of;
+
 use crate::graph::constants::ints;
 
 /// A node and the values of its inputs.
@@ -82,11 +84,4 @@ impl Call<'_> {
         let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one))?;
         (elements.checked_mul(width)? <= self.limit).then_some(elements)
     }
-}
-
-/// Resolves an axis of a tensor with `rank` axes that may be negative.
-fn axis_of(axis: i64, rank: usize) -> Option<usize> {
-    let rank = i64::try_from(rank).ok()?;
-    let axis = if axis < 0 { axis + rank } else { axis };
-    (0..rank).contains(&axis).then(|| usize::try_from(axis).ok()).flatten()
 }
