@@ -35,12 +35,14 @@ def written(model: bytes, float_type: str, **options: Any) -> ModelProto:
     return onnx.load_from_string(report.model)
 
 
-def multiplied(name: str, index: int, by: float) -> Change:
-    """Multiply an element of a constant, whose name may end in the type."""
+def multiplied(bases: str, index: int, by: float) -> Change:
+    """Multiply an element of the first constant that exists; its name may end in the type."""
 
     def change(made: ModelProto) -> None:
-        names = [name + suffix for suffix in ("", "_float16", "_bfloat16")]
-        constants = [it for it in made.graph.initializer if it.name in names]
+        constants: list[onnx.TensorProto] = []
+        for base in bases.split():
+            names = [base + suffix for suffix in ("", "_float16", "_bfloat16")]
+            constants = constants or [it for it in made.graph.initializer if it.name in names]
         # Each that was read in both types, too.
         tensor = constants[-1]
         values = np.array(numpy_helper.to_array(tensor))
@@ -174,7 +176,8 @@ def positions() -> bytes:
 MODELS: dict[str, tuple[Callable[[], bytes], Change]] = {
     "mask": (masked, multiplied("mask", 1, 0.5)),
     "large mask": (kept_mask, rewired("Add", "mask")),
-    "weight norm": (weight_norm, multiplied("v", 7, 1.5)),
+    # Folded where the convolution is quantized.
+    "weight norm": (weight_norm, multiplied("v w_scale", 7, 1.5)),
     "function": (function, rewired("Erf", "x")),
     "positions": (positions, rewired("Cos", "position")),
 }

@@ -345,7 +345,7 @@ impl<'m> Walk<'_, 'm> {
         }
         let through = self.after.values[step.here].name;
         let direct = through == name || base_of(through, "dequantized").as_deref() == Some(name);
-        if self.is_turned(here) {
+        if self.is_turned(here) || self.is_computed(here) {
             return self.wrong(there, here, step);
         }
         for id in &leaves {
@@ -366,6 +366,14 @@ impl<'m> Walk<'_, 'm> {
         {
             names.push(before.values[there].name.to_owned());
         }
+    }
+
+    /// Whether arithmetic makes a value at run time. If the original has a constant there, the
+    /// constants that it is made of are compared with a candidate whose constants are not folded.
+    fn is_computed(&self, value: ValueId) -> bool {
+        let Producer::Node { node, .. } = self.after.values[value].producer else { return false };
+        let producer = self.after.nodes[node];
+        producer.is_onnx() && matches!(&*producer.op_type, "Add" | "Div" | "Mul" | "Sub")
     }
 
     /// Whether a value that is derived from constants alone is transposed at run time.
