@@ -60,6 +60,24 @@ impl Tensor {
         self.shape.iter().product()
     }
 
+    /// The index along each axis of an element counted in C order.
+    ///
+    /// ```
+    /// use quantize_rs_onnx::Tensor;
+    ///
+    /// let tensor = Tensor::from_f32_vec(vec![2, 3], vec![0.0; 6]);
+    /// assert_eq!(tensor.position(5), [1, 2]);
+    /// ```
+    pub fn position(&self, mut index: usize) -> Vec<usize> {
+        let mut position = vec![0; self.shape.len()];
+        for (axis, length) in self.shape.iter().enumerate().rev() {
+            let length = (*length).max(1);
+            position[axis] = index % length;
+            index /= length;
+        }
+        position
+    }
+
     /// A copy of the elements as float32; `None` if the tensor has another type.
     pub fn to_f32(&self) -> Option<Vec<f32>> {
         (self.dtype == DataType::Float).then(|| {

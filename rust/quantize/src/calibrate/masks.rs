@@ -3,50 +3,28 @@
 use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use super::engine::Sample;
-use crate::CalibrationError;
-use crate::error::CalibrationErrorKind as Kind;
 use crate::graph::Graph;
+use crate::graph::masks::{is_softmax, passes_masks_on};
+use crate::{CalibrationError, CalibrationErrorKind};
 
 /// What the names of masks contain.
 const NAMES: [&str; 2] = ["mask", "bias"];
 
-/// Operators that pass a mask on to a Softmax, or add it to what the Softmax reads.
-const PASSING: &[&str] = &[
-    "Add",
-    "Cast",
-    "Clip",
-    "Concat",
-    "Div",
-    "Expand",
-    "Gather",
-    "Identity",
-    "Max",
-    "Min",
-    "Mul",
-    "Reshape",
-    "Slice",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-    "Where",
-];
-
-/// The maximum number of such operators in a row.
+/// The maximum number of operators between an input and the softmax that reads it.
 const DEPTH: usize = 16;
 
 /// Rejects −∞ in an input of a sample that is no mask.
 ///
 /// # Errors
-/// [`Kind::NonFinite`] with the input and the position.
+/// [`CalibrationErrorKind::NonFinite`] with the input and the position.
 pub(super) fn refuse_infinity(model: &Model, sample: &Sample) -> Result<(), CalibrationError> {
     for (name, tensor) in &sample.inputs {
         let Some(index) = first_infinity(tensor) else { continue };
         if is_called_mask(name) || has_one_other_value(tensor) || reaches_softmax(model, name) {
             continue;
         }
-        let (found, position) = ("-infinity".to_owned(), position(index, &tensor.shape));
-        let kind = Kind::NonFinite { found, position };
+        let (found, position) = ("-infinity".to_owned(), tensor.position(index));
+        let kind = CalibrationErrorKind::NonFinite { found, position };
         return Err(CalibrationError::new(kind).at_value(name));
     }
     Ok(())
@@ -80,17 +58,6 @@ fn infinity(dtype: DataType) -> Option<&'static [u8]> {
     })
 }
 
-/// The index along each axis of an element counted in C order.
-fn position(mut index: usize, shape: &[usize]) -> Vec<usize> {
-    let mut position = vec![0; shape.len()];
-    for (axis, length) in shape.iter().enumerate().rev() {
-        let length = (*length).max(1);
-        position[axis] = index % length;
-        index /= length;
-    }
-    position
-}
-
 fn is_called_mask(name: &str) -> bool {
     let name = name.to_lowercase();
     NAMES.iter().any(|word| name.contains(word))
@@ -111,11 +78,11 @@ fn reaches_softmax(model: &Model, input: &str) -> bool {
     for _ in 0..DEPTH {
         let mut next = Vec::new();
         for reader in values.iter().flat_map(|value| &graph.values[*value].consumers) {
-            let op_type = &*graph.nodes[reader.node].op_type;
-            if op_type.contains("Softmax") || op_type.contains("Attention") {
+            let node = graph.nodes[reader.node];
+            if is_softmax(node) {
                 return true;
             }
-            if PASSING.contains(&op_type) {
+            if passes_masks_on(node) {
                 next.extend(graph.output(reader.node, 0));
             }
         }

@@ -10,6 +10,7 @@ pub(crate) mod infer;
 pub(crate) mod info;
 pub(crate) mod interface;
 pub(crate) mod kv_cache;
+pub(crate) mod masks;
 pub(crate) mod moe;
 pub(crate) mod names;
 pub(crate) mod non_negative;

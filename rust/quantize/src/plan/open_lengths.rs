@@ -41,11 +41,14 @@ impl Plan {
         // An accelerator may not compute the product in float.
         if self.config.profile().placement == Placement::AllOps {
             let mut plan = self;
+            let others = match found.len() - 1 {
+                0 => String::new(),
+                count => format!(" and {count} more"),
+            };
             plan.warnings.push(format!(
-                "{} values are probabilities over an axis whose length the model leaves open \
-                 (`{}`): their ranges hold for lengths like those of the samples alone; give \
-                 samples of all lengths, or fix the lengths of the inputs",
-                found.len(),
+                "probabilities over an axis whose length the model leaves open (`{}`{others}): \
+                 their ranges hold for lengths like those of the samples alone; give samples of \
+                 all lengths, or fix the lengths of the inputs",
                 found[0]
             ));
             return plan;

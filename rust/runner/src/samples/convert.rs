@@ -120,23 +120,12 @@ impl std::fmt::Display for Number {
 }
 
 fn misfit(number: Number, index: usize, tensor: &Tensor, to: DataType) -> CalibrationError {
-    let (from, position) = (tensor.dtype, position(index, &tensor.shape));
+    let (from, position) = (tensor.dtype, tensor.position(index));
     if number.is_finite() {
         return data(format!("{from} value {number} at {position:?} does not fit {to}"));
     }
     let found = number.to_string();
     CalibrationError::new(CalibrationErrorKind::NonFinite { found, position })
-}
-
-/// The index along each axis of an element counted in C order.
-fn position(mut index: usize, shape: &[usize]) -> Vec<usize> {
-    let mut position = vec![0; shape.len()];
-    for (axis, length) in shape.iter().enumerate().rev() {
-        let length = (*length).max(1);
-        position[axis] = index % length;
-        index /= length;
-    }
-    position
 }
 
 /// Reads one element.

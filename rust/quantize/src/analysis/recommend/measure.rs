@@ -116,8 +116,8 @@ impl fmt::Display for MeasuredStrategy {
 /// Where the result of the strategy takes more than 1.1 times the time of the float model, or has
 /// an SQNR below 10 dB, the fastest alternative without that fault is recommended in its place, or
 /// else one that is more accurate or faster and in nothing worse. The rule is then `measured`. A
-/// quarter of the samples is not used for calibration,
-/// but for the error; with fewer than four, all are used for both.
+/// quarter of the samples is not used for calibration, but for the error; with fewer than four, all
+/// are used for both.
 ///
 /// # Errors
 /// A model that cannot be quantized at all, no samples, samples that do not fit the model, or a

@@ -9,11 +9,11 @@ use quantize_rs_onnx::{
 };
 use rayon::prelude::*;
 
-use super::operators::{is_softmax, passes_masks_on};
 use super::scope::Scope;
 use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::elements::to_f32;
+use crate::graph::masks::{is_softmax, passes_masks_on};
 use crate::options::HalfType;
 
 /// How many elements a thread takes at a time.
