@@ -91,12 +91,15 @@ impl Distribution {
     pub fn bins(&self) -> impl Iterator<Item = Bin> {
         let width = self.histogram.width();
         let (min, max) = (f64::from(self.range.min), f64::from(self.range.max));
-        let below = self.histogram.below().iter().enumerate().rev().map(move |(bin, &count)| {
+        let held = |&(_, &count): &(usize, &u64)| count > 0;
+        let below = self.histogram.below().iter().enumerate().rev().filter(held);
+        let below = below.map(move |(bin, &count)| {
             let (near, far) = (bin as f64 * -width, (bin + 1) as f64 * -width);
             Bin { from: far.max(min), to: near.min(max), count }
         });
         let zeros = Bin { from: 0.0, to: 0.0, count: self.zeros };
-        let above = self.histogram.above().iter().enumerate().map(move |(bin, &count)| {
+        let above = self.histogram.above().iter().enumerate().filter(held);
+        let above = above.map(move |(bin, &count)| {
             let (near, far) = (bin as f64 * width, (bin + 1) as f64 * width);
             let zeros = if bin == 0 { self.zeros } else { 0 };
             Bin { from: near.max(min), to: far.min(max), count: count.saturating_sub(zeros) }
