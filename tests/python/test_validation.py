@@ -240,6 +240,22 @@ def test_weights_that_could_not_be_compared_are_counted() -> None:
     assert repr(found) == "<Validation: passed, 0 stored weights compared, 2 not>"
 
 
+@pytest.mark.parametrize("name", ["loop_subgraph", "nested_if"])
+def test_weights_that_bodies_of_onnxruntime_read_are_compared(name: str) -> None:
+    source = oracle.model(name)
+    quantizer = theirs.MatMulNBitsQuantizer(onnx.load(source), block_size=16)
+    quantizer.process()
+    model = onnx.load_from_string(quantizer.model.model.SerializeToString())
+    found = validate(source, model)
+    assert found, found
+    # The weights of the main graph, and one of a body.
+    outer = {it.name for it in model.graph.initializer if it.name.endswith("_Q4")}
+    assert {weight.integers for weight in found.weights} == outer
+    assert len(found.not_compared) == 1, found
+    for weight in found.weights:
+        assert not validate(source, garbled(model, weight.integers)), weight
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_constants_of_a_weight_may_have_any_name(digits: Path, way: str) -> None:
     """The node that reads it tells which weight it is."""

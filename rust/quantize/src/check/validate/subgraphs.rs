@@ -53,7 +53,8 @@ pub(super) fn weights(
                 && tensor.and_then(qtype_of).is_some_and(QType::is_scaled)
         };
         let multiplies = node.op_type == "DequantizeLinear" || products::reads_integers(node);
-        for name in node.input.iter().filter(own).filter(|_| none && multiplies) {
+        // Its zero points follow.
+        if let Some(name) = node.input.iter().find(own).filter(|_| none && multiplies) {
             found.skip_weight(name.clone(), "it belongs to a subgraph of a node");
         }
     }

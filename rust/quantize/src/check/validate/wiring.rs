@@ -284,9 +284,10 @@ impl<'m> Walk<'_, 'm> {
             // dequantized beside its floats.
             let stands_for = |here: &str, there: &str| {
                 let half = self.half.map(|half| half.data_type().name());
-                ["quantized", "dequantized"].into_iter().chain(half).any(|suffix| {
-                    base_of(here, suffix).as_deref() == Some(there)
-                        && self.after.value(here).is_some()
+                let mut suffixes = ["quantized", "dequantized"].into_iter().chain(half);
+                self.after.value(here).is_some_and(|id| {
+                    let kept = self.kept.get(&id).is_some_and(|it| it.iter().any(|it| it == there));
+                    kept || suffixes.any(|suffix| base_of(here, suffix).as_deref() == Some(there))
                 })
             };
             let constant = |graph: &Graph<'_>, name: &str| {
