@@ -83,6 +83,8 @@ def command(line: str) -> None:
             assert any(f'name = "{crate}"' in text for text in manifests), line
         case ["cargo", "install", "--path", path]:
             assert (ROOT / path / "Cargo.toml").is_file(), line
+        case ["pip", "install", "."]:
+            assert (ROOT / "pyproject.toml").is_file(), line
         case ["pip", "install", wanted]:
             project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
             parts = re.fullmatch(r"([\w-]+)(?:\[(\w+)\])?", wanted)

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pages
@@ -21,14 +22,16 @@ REPOSITORY = pages.ROOT
 SKIPPED = {".venv", "target", "dist", ".git", ".pytest_cache", "node_modules"}
 
 
+def inside(root: Path) -> Iterator[str]:
+    """The paths of all files and folders, without what a build makes."""
+    for folder, folders, files in os.walk(root):
+        folders[:] = sorted(set(folders) - SKIPPED)
+        yield from (str((Path(folder) / name).relative_to(root)) for name in (*folders, *files))
+
+
 def documents() -> list[str]:
     """Every Markdown file of the repository."""
-    found = []
-    for folder, inside, files in os.walk(REPOSITORY):
-        inside[:] = sorted(set(inside) - SKIPPED)
-        names = (name for name in files if name.endswith(".md"))
-        found += [str((Path(folder) / name).relative_to(REPOSITORY)) for name in names]
-    return sorted(found)
+    return sorted(path for path in inside(REPOSITORY) if path.endswith(".md"))
 
 
 DOCUMENTS = documents()
@@ -177,6 +180,17 @@ def test_every_link_resolves(document: str) -> None:
         assert target.exists(), f"{document}: {link}"
         if anchor:
             assert anchor in pages.headings(target), f"{document}: {link}"
+
+
+@pytest.mark.parametrize("document", ["CONTRIBUTING.md", "docs/adding-things.md", "docs/design.md"])
+def test_files_that_a_document_names_exist(document: str) -> None:
+    """A file or folder may be named by the end of its path."""
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    named = re.findall(r"`([\w.-]+/[\w./-]*|[\w-]+\.(?:rs|py|toml))`", text)
+    assert named
+    there = [f"/{path}" for path in inside(REPOSITORY)]
+    for name in named:
+        assert any(path.endswith("/" + name.rstrip("/")) for path in there), f"{document}: {name}"
 
 
 def test_every_document_is_in_the_index() -> None:
