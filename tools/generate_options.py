@@ -77,14 +77,6 @@ def takes(function: str, row: Row) -> bool:
     return verb in row["verbs"]
 
 
-def python_type(row: Row) -> str:
-    """How an option is annotated."""
-    found: str = row["python_type"]
-    if row["name"] in ("passes", "overrides"):
-        found += " | None"
-    return found
-
-
 def default(row: Row) -> str:
     """The default of a field, as Python writes it."""
     return repr(row["default"] or None) if row["default"] in ([], {}) else repr(row["default"])
@@ -138,7 +130,7 @@ def rows_module() -> str:
         elif found:
             option, values = found["option"], tuple(found["values"])
             needs = f"needs=Needs({found['text']!r}, option={option!r}, values={values!r})"
-        nullable = "None" in python_type(row)
+        nullable = "None" in row["python_type"]
         arguments = [
             f"name={row['name']!r}",
             f"aliases={tuple(row['aliases'])!r}",
@@ -181,7 +173,7 @@ def options_module() -> str:
         lines = ["\n", "@dataclass(frozen=True, slots=True, kw_only=True)", f"class {name}:"]
         lines += [f'    """{about}', "", "    Parameters", "    ----------"]
         for row in own:
-            lines.append(f"    {row['name']} : {python_type(row)}")
+            lines.append(f"    {row['name']} : {row['python_type']}")
             said = "".join(f" Default: {text}." for text in [row["default_text"]] if text)
             paragraphs = list(row["help"])
             paragraphs[0] += choices(row, most=20)
@@ -194,7 +186,7 @@ def options_module() -> str:
                 lines += [f"    {field} : {cls}", f"        {CLASSES[cls][1]}"]
             lines += EXAMPLE.split("\n")
         lines += ['    """', ""]
-        lines += [f"    {row['name']}: {python_type(row)} = {default(row)}" for row in own]
+        lines += [f"    {row['name']}: {row['python_type']} = {default(row)}" for row in own]
         lines += [f"    {field}: {cls} = {cls}()" for field, cls in nested]
         parts.append("\n".join(lines) + "\n")
     return "".join(parts)
@@ -260,12 +252,12 @@ def keywords_module() -> str:
             kept = [row for row in found if row["name"] not in own]
             if kept:
                 lines += [f"    # {TITLES[group]}"]
-                lines += [f"    {row['name']}: {python_type(row)}" for row in kept]
+                lines += [f"    {row['name']}: {row['python_type']}" for row in kept]
             aliases += [
                 (alias, row) for row in found for alias in row["aliases"] if alias not in own
             ]
         lines += ["", "    # Aliases: other names of the same options."]
-        lines += [f"    {alias}: {python_type(row)}  # {row['name']}" for alias, row in aliases]
+        lines += [f"    {alias}: {row['python_type']}  # {row['name']}" for alias, row in aliases]
         parts.append("\n".join(lines) + "\n")
     return "".join(parts)
 

@@ -40,7 +40,7 @@ class QuantizeKeywords(TypedDict, total=False):
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
     mixed_layers: str | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None
     # Transforms
     prune: float | None
     sparsity: float | None
@@ -116,7 +116,7 @@ class CalibrateKeywords(TypedDict, total=False):
     include: Iterable[str] | None
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None
     # Transforms
     prune: float | None
     sparsity: float | None
@@ -196,7 +196,7 @@ class PlanKeywords(TypedDict, total=False):
     layer_types: Mapping[str, str] | None
     op_types: Iterable[str] | None
     mixed_layers: str | None
-    overrides: Iterable[Match | Mapping[str, Any]] | None | None
+    overrides: Iterable[Match | Mapping[str, Any]] | None
     # Transforms
     prune: float | None
     sparsity: float | None

@@ -263,7 +263,7 @@ class QuantizeOptions:
         for models that are too large to measure each layer. `layer_bits`, `layer_types` and
         `overrides` take precedence. One of ``"last"``, ``"sensitive"``. Default: none; small tables
         and kernels get 8 bits anyway.
-    overrides : Iterable[Match | Mapping[str, Any]] | None | None
+    overrides : Iterable[Match | Mapping[str, Any]] | None
         Exceptions for some layers, as an ordered list: for each setting, the first entry that
         matches the layer and has the setting applies.
 
@@ -395,7 +395,7 @@ class QuantizeOptions:
     layer_types: Mapping[str, str] | None = None
     op_types: Iterable[str] | None = None
     mixed_layers: str | None = None
-    overrides: Iterable[Match | Mapping[str, Any]] | None | None = None
+    overrides: Iterable[Match | Mapping[str, Any]] | None = None
     prune: float | None = None
     sparsity: float | None = None
     passes: bool | Iterable[str] | None = True

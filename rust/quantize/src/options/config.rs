@@ -427,6 +427,7 @@ options! {
     } => {
         aliases: &["optimize"],
         group: Group::Transforms,
+        python_type: Some("bool | Iterable[str] | None"),
         example: "passes=[\"fold_constants\", \"fold_batch_norm\"]",
         flag: Flag {
             value_name: Some("NAMES"),
