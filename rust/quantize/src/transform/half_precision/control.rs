@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{NodeProto, Raw, ValueInfoProto};
 
-use super::decide::{Decisions, Given, Kind, Settings};
+use super::decide::{Given, Kind, Settings};
 use super::scope::Scope;
 
 /// The operators that run bodies.
@@ -63,81 +63,68 @@ impl Control {
 }
 
 /// The types of the inputs and outputs of the model.
-pub(super) fn given_to_main<'s>(
-    scope: &Scope<'s>,
-    settings: &Settings<'_>,
-    keep_io: bool,
-) -> Given<'s> {
+pub(super) fn given_to_main(scope: &Scope<'_>, settings: &Settings<'_>, keep_io: bool) -> Given {
     let too_large = |name: &str| {
         let magnitude = settings.magnitudes.and_then(|all| all.get(name));
         magnitude.is_some_and(|magnitude| *magnitude > settings.half.largest())
     };
-    let kinds = |infos: &'s [Raw<ValueInfoProto>]| -> HashMap<&'s str, Kind> {
-        let floats = infos.iter().map(|info| info.name.as_str());
-        let floats = floats.filter(|name| scope.is_float(name));
-        let given = |name: &str| scope.graph.initializer.iter().any(|tensor| tensor.name == name);
-        let kind = |name: &'s str| {
-            let float = keep_io || too_large(name) || given(name);
-            if float { Kind::Float } else { Kind::Half }
+    let initializers: HashSet<&str> =
+        scope.graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    let kinds = |infos: &[Raw<ValueInfoProto>]| -> HashMap<String, Kind> {
+        let floats = infos.iter().map(|info| &info.name).filter(|name| scope.is_float(name));
+        let kind = |name: &String| {
+            let float = keep_io || too_large(name) || initializers.contains(name.as_str());
+            (name.clone(), if float { Kind::Float } else { Kind::Half })
         };
-        floats.map(|name| (name, kind(name))).collect()
+        floats.map(kind).collect()
     };
-    let without_constants = |mut kinds: HashMap<&'s str, Kind>| {
-        kinds.retain(|name, _| scope.initializer(name).is_none());
-        kinds
-    };
-    Given {
-        inputs: without_constants(kinds(&scope.graph.input)),
-        outputs: kinds(&scope.graph.output),
-        carried: HashSet::new(),
-        all_float: false,
-        outer: &|_: &str| None,
-    }
+    let mut inputs = kinds(&scope.graph.input);
+    inputs.retain(|name, _| scope.initializer(name).is_none());
+    inputs.extend(sparse(scope));
+    Given { inputs, outputs: kinds(&scope.graph.output), ..Given::default() }
 }
 
-/// What is known of a body before its nodes are looked at.
-pub(super) fn given_to<'b>(
-    body: &Scope<'b>,
+/// Sparse constants, which stay float32.
+fn sparse(scope: &Scope<'_>) -> impl Iterator<Item = (String, Kind)> {
+    let names = scope.graph.sparse_initializer.iter().filter_map(|sparse| sparse.name());
+    names.filter(|name| scope.is_float(name)).map(|name| (name.to_owned(), Kind::Float))
+}
+
+/// What is known of a body before its nodes are looked at. `outer` is the type of a float of the
+/// graph of the node, or around it.
+pub(super) fn given_to(
+    body: &Scope<'_>,
     node: &NodeProto,
     control: Control,
-    decisions: &Decisions<'_>,
-    outer: &'b (dyn Fn(&str) -> Option<Kind> + 'b),
-) -> Given<'b> {
-    let mut given = Given {
-        inputs: HashMap::new(),
-        outputs: HashMap::new(),
-        carried: HashSet::new(),
-        all_float: control == Control::Other,
-        outer,
-    };
+    outer: &dyn Fn(&str) -> Option<Kind>,
+) -> Given {
+    let mut given = Given { all_float: control == Control::Other, ..Given::default() };
     let graph = body.graph;
-    let named = |infos: &'b [Raw<ValueInfoProto>]| infos.iter().map(|info| info.name.as_str());
     let first = match control {
         // The body of a loop computes a condition, too.
         Control::Loop { first_output, .. } => first_output,
         _ => 0,
     };
-    for (input, name) in named(&graph.input).enumerate() {
-        if body.is_float(name) {
-            let read = node.input.get(input).map_or("", String::as_str);
-            let own = || decisions.kinds.get(read).copied().or_else(|| outer(read));
-            let kind = control.input(input).or_else(own).unwrap_or(Kind::Half);
-            given.inputs.insert(name, kind);
-        }
+    let named = |infos: &[Raw<ValueInfoProto>]| -> Vec<(usize, String)> {
+        let names = infos.iter().map(|info| info.name.clone()).enumerate();
+        names.filter(|(_, name)| body.is_float(name)).collect()
+    };
+    for (input, name) in named(&graph.input) {
+        let own = || outer(node.input.get(input)?);
+        let kind = control.input(input).or_else(own).unwrap_or(Kind::Half);
+        given.inputs.insert(name, kind);
     }
-    for (output, name) in named(&graph.output).enumerate() {
-        if !body.is_float(name) {
-            continue;
-        }
-        let made = output.checked_sub(first).and_then(|at| node.output.get(at));
-        let kind = made.and_then(|made| decisions.kinds.get(made.as_str()).copied());
-        let by_default = output.checked_sub(first).map_or(Kind::Float, |at| control.output(at));
-        given.outputs.insert(name, kind.unwrap_or(by_default));
+    given.inputs.extend(sparse(body));
+    for (output, name) in named(&graph.output) {
+        let at = output.checked_sub(first);
+        let made = at.and_then(|at| outer(node.output.get(at)?));
+        let by_default = at.map_or(Kind::Float, |at| control.output(at));
         if let Control::Loop { carried, .. } = control
             && (first..first + carried).contains(&output)
         {
-            given.carried.insert(name);
+            given.carried.insert(name.clone());
         }
+        given.outputs.insert(name, made.unwrap_or(by_default));
     }
     given
 }

@@ -2,14 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::{DataType, GraphProto, NodeProto};
 
 use super::constants::{Magnitudes, elements, held};
-use super::control::Control;
+use super::control::{Control, given_to};
 use super::dequantized;
 use super::operators as ops;
 use super::scope::Scope;
 use super::{KeptReason, SCALES_SINCE};
+use crate::QuantizeError;
 use crate::graph::elements::to_f32;
 use crate::options::HalfType;
 
@@ -57,27 +58,40 @@ pub(super) struct Settings<'a> {
 }
 
 /// What is known of a graph before its nodes are looked at.
-pub(super) struct Given<'a> {
+#[derive(Debug, Default)]
+pub(super) struct Given {
     /// The types of the floats among the inputs.
-    pub(super) inputs: HashMap<&'a str, Kind>,
+    pub(super) inputs: HashMap<String, Kind>,
     /// The types that the outputs must have.
-    pub(super) outputs: HashMap<&'a str, Kind>,
+    pub(super) outputs: HashMap<String, Kind>,
     /// Outputs that are passed on to the next iteration.
-    pub(super) carried: HashSet<&'a str>,
+    pub(super) carried: HashSet<String>,
     /// Whether all nodes stay float32.
     pub(super) all_float: bool,
-    /// The type of a float of a graph around this one.
-    pub(super) outer: &'a dyn Fn(&str) -> Option<Kind>,
 }
 
 /// The decisions of a graph.
-pub(super) struct Decisions<'s> {
+#[derive(Debug)]
+pub(super) struct Decisions {
+    pub(super) given: Given,
     pub(super) choices: Vec<Choice>,
     /// The types of the floats that are computed here or given to the graph.
-    pub(super) kinds: HashMap<&'s str, Kind>,
+    pub(super) kinds: HashMap<String, Kind>,
+    /// The decisions of the bodies of nodes, by their address.
+    bodies: HashMap<*const GraphProto, Decisions>,
 }
 
-impl Decisions<'_> {
+impl Decisions {
+    /// The decisions of a body of a node of this graph.
+    pub(super) fn body(&self, graph: &GraphProto) -> Option<&Decisions> {
+        self.bodies.get(&std::ptr::from_ref(graph))
+    }
+
+    /// Whether a float has 16 bits.
+    pub(super) fn is_half(&self, name: &str) -> bool {
+        self.kinds.get(name) == Some(&Kind::Half)
+    }
+
     /// The type in which a node reads a float; `None` if any will do.
     pub(super) fn wants(&self, scope: &Scope<'_>, node: usize, input: usize) -> Option<Kind> {
         let proto = &*scope.graph.node[node];
@@ -91,29 +105,29 @@ impl Decisions<'_> {
     }
 }
 
-/// Decides on the nodes of a graph.
-pub(super) fn decide<'s>(
-    scope: &Scope<'s>,
+/// Decides on the nodes of a graph and of their bodies. `outer` is the type of a float of a graph
+/// around this one.
+pub(super) fn decide(
+    scope: &Scope<'_>,
     settings: &Settings<'_>,
-    given: &Given<'_>,
-) -> Decisions<'s> {
+    given: Given,
+    outer: &dyn Fn(&str) -> Option<Kind>,
+) -> Result<Decisions, QuantizeError> {
     let mut decider = Decider {
         scope,
         settings,
-        given,
+        outer,
         measured: settings.magnitudes.filter(|_| scope.outer.is_none()),
         found: Decisions {
             choices: vec![Choice::Untouched; scope.graph.node.len()],
-            kinds: HashMap::new(),
+            kinds: given.inputs.clone(),
+            given,
+            bodies: HashMap::new(),
         },
         whole: HashSet::new(),
         large: HashSet::new(),
         bounds: HashMap::new(),
     };
-    for input in &scope.graph.input {
-        let kind = given.inputs.get(input.name.as_str());
-        decider.found.kinds.extend(kind.map(|kind| (input.name.as_str(), *kind)));
-    }
     for index in &scope.order {
         decider.node(*index);
     }
@@ -123,16 +137,17 @@ pub(super) fn decide<'s>(
         }
     }
     decider.sources();
-    decider.found
+    decider.found.bodies = decider.bodies()?;
+    Ok(decider.found)
 }
 
 /// The state of the decisions of a graph.
 struct Decider<'d, 's> {
     scope: &'d Scope<'s>,
     settings: &'d Settings<'d>,
-    given: &'d Given<'d>,
+    outer: &'d dyn Fn(&str) -> Option<Kind>,
     measured: Option<&'d BTreeMap<String, f32>>,
-    found: Decisions<'s>,
+    found: Decisions,
     /// Floats that are whole numbers, such as positions and sizes.
     whole: HashSet<&'s str>,
     /// Floats that may be larger than the type holds.
@@ -182,7 +197,7 @@ impl<'s> Decider<'_, 's> {
                 Choice::Control(_) if self.is_measured_large(name) => Kind::Float,
                 Choice::Control(control) => control.output(output),
             };
-            self.found.kinds.insert(name, kind);
+            self.found.kinds.insert(name.clone(), kind);
         }
         if let Choice::Float(reason) = &choice {
             let is_whole = matches!(reason, KeptReason::WholeNumbers);
@@ -226,7 +241,7 @@ impl<'s> Decider<'_, 's> {
     fn choice(&self, index: usize) -> Choice {
         let node = self.proto(index);
         if let Some(control) = Control::of(node) {
-            let control = if self.given.all_float { Control::Other } else { control };
+            let control = if self.found.given.all_float { Control::Other } else { control };
             return Choice::Control(control);
         }
         let (read, made) = (self.read(index), self.made(index));
@@ -253,7 +268,7 @@ impl<'s> Decider<'_, 's> {
     }
 
     fn excluded(&self, node: &NodeProto) -> Option<KeptReason> {
-        let all = self.given.all_float.then_some(KeptReason::Operator);
+        let all = self.found.given.all_float.then_some(KeptReason::Operator);
         (self.settings.excluded)(node).or(all)
     }
 
@@ -298,7 +313,7 @@ impl<'s> Decider<'_, 's> {
         if matches!(node.op_type.as_str(), "QuantizeLinear" | "DequantizeLinear") {
             return self.scales(node);
         }
-        if made.iter().any(|name| self.given.carried.contains(name)) {
+        if made.iter().any(|name| self.found.given.carried.contains(*name)) {
             return Some(KeptReason::Carried);
         }
         if self.crashes(node) {
@@ -459,7 +474,7 @@ impl<'s> Decider<'_, 's> {
             return (!small).then_some(KeptReason::MayOverflow);
         }
         let floats = |(_, name): &(usize, &str)| self.kind(name) == Some(Kind::Float);
-        let given = |(_, name): &(usize, &str)| self.given.inputs.contains_key(name);
+        let given = |(_, name): &(usize, &str)| self.found.given.inputs.contains_key(*name);
         let moved = ops::moves(node) && computed.iter().any(floats);
         (moved && !computed.iter().any(given)).then_some(KeptReason::Between)
     }
@@ -482,7 +497,7 @@ impl<'s> Decider<'_, 's> {
 
     /// The type of a float here or around this graph.
     fn kind(&self, name: &str) -> Option<Kind> {
-        self.found.kinds.get(name).copied().or_else(|| (self.given.outer)(name))
+        self.found.kinds.get(name).copied().or_else(|| (self.outer)(name))
     }
 
     /// Lets nodes between others in float32 join them, where casts would cost more. Whether any
@@ -511,7 +526,7 @@ impl<'s> Decider<'_, 's> {
                 !consumers.is_empty() && consumers.iter().all(float)
             };
             if before && !made.is_empty() && made.iter().all(wanted) {
-                self.found.kinds.extend(made.iter().map(|name| (*name, Kind::Float)));
+                self.found.kinds.extend(made.iter().map(|name| ((*name).to_owned(), Kind::Float)));
                 self.found.choices[index] = Choice::Float(KeptReason::Between);
                 joined = true;
             }
@@ -534,11 +549,28 @@ impl<'s> Decider<'_, 's> {
                     self.found.wants(self.scope, *node, *input) == Some(Kind::Float)
                 };
                 let read = self.scope.consumers(name).iter().any(float);
-                let given = self.given.outputs.get(name) == Some(&Kind::Float);
+                let given = self.found.given.outputs.get(name) == Some(&Kind::Float);
                 let float = read || given || too_large || self.is_measured_large(name);
                 let kind = if float { Kind::Float } else { Kind::Half };
-                self.found.kinds.insert(name, kind);
+                self.found.kinds.insert(name.to_owned(), kind);
             }
         }
+    }
+
+    /// Decides on the bodies of nodes, which read values of this graph.
+    fn bodies(&self) -> Result<HashMap<*const GraphProto, Decisions>, QuantizeError> {
+        let mut bodies = HashMap::new();
+        for (index, choice) in self.found.choices.iter().enumerate() {
+            let Choice::Control(control) = choice else { continue };
+            let node = self.proto(index);
+            for graph in node.subgraphs() {
+                let body = self.scope.body(graph)?;
+                let outer = |name: &str| self.kind(name);
+                let given = given_to(&body, node, *control, &outer);
+                let found = decide(&body, self.settings, given, &outer)?;
+                bodies.insert(std::ptr::from_ref(graph), found);
+            }
+        }
+        Ok(bodies)
     }
 }

@@ -3,6 +3,7 @@
 //! A node stays float32 where 16 bits would overflow or lose what counts, and the result names each
 //! such node with its reason. Casts stand where two types meet, one for each value and type.
 
+mod constant_kinds;
 mod constants;
 mod control;
 mod decide;

@@ -5,9 +5,10 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
+use super::constant_kinds::ConstantKinds;
 use super::constants::{held, holding, narrowed, with_bodies};
-use super::control::{Control, given_to, given_to_main};
-use super::decide::{Choice, Decisions, Given, Kind, Settings, decide};
+use super::control::given_to_main;
+use super::decide::{Choice, Decisions, Kind, Settings, decide};
 use super::operators::type_attribute;
 use super::scope::Scope;
 use super::written::{Item, Values, Written, rebuilt, with_type};
@@ -26,54 +27,35 @@ pub(super) fn write(
     how: &HalfSettings<'_>,
 ) -> Result<(Vec<Edit>, HalfChanges), QuantizeError> {
     let given = given_to_main(scope, settings, how.keep_io);
-    let decisions = decide(scope, settings, &given);
-    let mut wanted = HashMap::new();
-    // In the first run it turns out which constants are read in both types.
-    for last in [false, true] {
-        let names = Names::of(graph);
-        let mut writer = Writer {
-            settings,
-            names,
-            wanted: std::mem::take(&mut wanted),
-            halves: HashMap::new(),
-            last,
-            simulated: how.simulated,
-            changes: HalfChanges::default(),
-        };
-        let written = writer.graph(scope, &decisions, &given, None)?;
-        if last {
-            let changes = std::mem::take(&mut writer.changes);
-            return Ok((writer.edits(scope, written), changes));
-        }
-        wanted = writer.wanted;
-    }
-    Ok((Vec::new(), HalfChanges::default()))
+    let decisions = decide(scope, settings, given, &|_| None)?;
+    let mut writer = Writer {
+        half: settings.half,
+        names: Names::of(graph),
+        constants: ConstantKinds::of(scope, &decisions)?,
+        halves: HashMap::new(),
+        simulated: how.simulated,
+        changes: HalfChanges::default(),
+    };
+    let written = writer.graph(scope, &decisions, None)?;
+    Ok((writer.edits(scope, written), writer.changes))
 }
 
 struct Writer<'w> {
-    settings: &'w Settings<'w>,
+    half: HalfType,
     names: Names<'w>,
-    /// Whether each constant is read in float32 and in 16 bits, by its address.
-    wanted: HashMap<*const TensorProto, [bool; 2]>,
+    constants: ConstantKinds,
     /// The names of constants in 16 bits that are read in float32 too.
     halves: HashMap<*const TensorProto, String>,
-    /// Whether this is the second run; the first one finds what is wanted.
-    last: bool,
     /// Whether values are rounded and stay float32.
     simulated: bool,
     changes: HalfChanges,
 }
 
 impl Writer<'_> {
-    fn half(&self) -> HalfType {
-        self.settings.half
-    }
-
     fn graph(
         &mut self,
         scope: &Scope<'_>,
-        decisions: &Decisions<'_>,
-        given: &Given<'_>,
+        decisions: &Decisions,
         outer: Option<&Values<'_>>,
     ) -> Result<Written, QuantizeError> {
         let mut values = Values {
@@ -90,20 +72,16 @@ impl Writer<'_> {
             removed: HashSet::new(),
             outputs: Vec::new(),
         };
-        for (name, kind) in &given.inputs {
-            values.floats.insert((*name).to_owned(), (*kind, (*name).to_owned()));
+        for (name, kind) in &decisions.given.inputs {
+            values.floats.insert(name.clone(), (*kind, name.clone()));
             if *kind == Kind::Half {
-                values.halves.insert((*name).to_owned());
+                values.halves.insert(name.clone());
             }
         }
-        let sparse = scope.graph.sparse_initializer.iter().filter_map(|sparse| sparse.name());
-        for name in sparse.filter(|name| scope.is_float(name)) {
-            values.floats.insert(name.to_owned(), (Kind::Float, name.to_owned()));
-        }
         for index in &scope.order {
-            self.node(scope, decisions, given, *index, &mut values, &mut written)?;
+            self.node(scope, decisions, *index, &mut values, &mut written)?;
         }
-        self.outputs(scope, given, &mut values, &mut written);
+        self.outputs(scope, decisions, &mut values, &mut written);
         written.halves = values.halves;
         self.constants(scope, &mut written)?;
         Ok(written)
@@ -112,33 +90,60 @@ impl Writer<'_> {
     fn node(
         &mut self,
         scope: &Scope<'_>,
-        decisions: &Decisions<'_>,
-        given: &Given<'_>,
+        decisions: &Decisions,
         index: usize,
         values: &mut Values<'_>,
         written: &mut Written,
     ) -> Result<(), QuantizeError> {
         let node = &*scope.graph.node[index];
         let choice = &decisions.choices[index];
-        let mut with = node.clone();
+        let (mut with, mut changed) = self.reading(scope, decisions, index, values, written);
+        if let Some(bodies) = self.bodies(scope, node, decisions, values)? {
+            with.attribute = bodies.attribute;
+            changed = true;
+        }
+        self.count(node, choice);
+        let makes_half = node.output.iter().any(|name| decisions.is_half(name));
+        if makes_half && matches!(choice, Choice::Half | Choice::Source) {
+            changed |= self.retype(scope, &mut with);
+        }
+        if let Some(read) = self.read_by_needless_cast(scope, decisions, &with, values) {
+            let made = &node.output[0];
+            values.floats.insert(made.clone(), (Kind::Half, read));
+            written.removed.insert(made.clone());
+            written.items.push(Item::Removed(index));
+            return Ok(());
+        }
+        let casts = self.outputs_of(decisions, choice, &mut with, values);
+        changed |= with.output != node.output;
+        let item = if changed { Item::Replaced(index, with) } else { Item::Kept(index) };
+        written.items.push(item);
+        written.items.extend(casts.into_iter().map(Item::Added));
+        Ok(())
+    }
+
+    /// A node that reads its inputs in the types that it wants, and whether it changes by that.
+    fn reading(
+        &mut self,
+        scope: &Scope<'_>,
+        decisions: &Decisions,
+        index: usize,
+        values: &mut Values<'_>,
+        written: &mut Written,
+    ) -> (NodeProto, bool) {
+        let mut with = (*scope.graph.node[index]).clone();
         let mut changed = false;
         for (input, name) in with.input.iter_mut().enumerate() {
             let wants = decisions.wants(scope, index, input).filter(|_| scope.is_float(name));
             let found = self.read(scope, name, wants, values, written);
-            if found != *name {
-                *name = found;
-                changed = true;
-            }
+            changed |= found != *name;
+            *name = found;
         }
-        if let Choice::Control(control) = choice {
-            let bodies = self.bodies(scope, node, *control, decisions, values)?;
-            if let Some(bodies) = bodies {
-                with.attribute = bodies.attribute;
-                changed = true;
-            }
-        }
-        let kinds = |name: &String| decisions.kinds.get(name.as_str()).copied();
-        let half = node.output.iter().any(|name| kinds(name) == Some(Kind::Half));
+        (with, changed)
+    }
+
+    /// Counts a node that computes in 16 bits, and lists one that stays float32.
+    fn count(&mut self, node: &NodeProto, choice: &Choice) {
         match choice {
             Choice::Half => self.changes.converted += 1,
             Choice::Float(reason) => self.changes.kept.push(KeptNode {
@@ -147,59 +152,50 @@ impl Writer<'_> {
                 why: reason.to_string(),
                 reason: reason.clone(),
             }),
-            _ => {}
+            Choice::Untouched | Choice::Source | Choice::Control(_) => {}
         }
-        if half && matches!(choice, Choice::Half | Choice::Source) {
-            changed |= self.retype(scope, &mut with);
-        }
-        // A cast between equal types is not needed.
-        if let [made] = &node.output[..]
-            && let Some(alias) = self.alias(scope, &with, made, values)
-            && !given.outputs.contains_key(made.as_str())
-            && !scope.graph.output.iter().any(|output| output.name == *made)
-        {
-            values.floats.insert(made.clone(), (Kind::Half, alias));
-            written.removed.insert(made.clone());
-            written.items.push(Item::Removed(index));
-            return Ok(());
-        }
+    }
+
+    /// Names the outputs of a node, and returns the casts that follow it: of outputs of the graph
+    /// that need another type, and of values that are only rounded.
+    fn outputs_of(
+        &mut self,
+        decisions: &Decisions,
+        choice: &Choice,
+        with: &mut NodeProto,
+        values: &mut Values<'_>,
+    ) -> Vec<NodeProto> {
         let mut casts = Vec::new();
-        for (output, name) in node.output.iter().enumerate() {
-            let Some(kind) = kinds(name) else { continue };
-            let mut stored = name.clone();
-            let required = given.outputs.get(name.as_str()).copied().filter(|to| *to != kind);
+        for output in &mut with.output {
+            let name = output.clone();
+            let Some(kind) = decisions.kinds.get(&name).copied() else { continue };
+            let required = decisions.given.outputs.get(&name).copied().filter(|to| *to != kind);
             if let Some(to) = required {
-                stored = self.names.fresh(name, self.name_of(kind));
-                with.output[output].clone_from(&stored);
-                changed = true;
+                *output = self.names.fresh(&name, self.name_of(kind));
                 values.others.insert(name.clone(), name.clone());
-                casts.extend(self.cast(&stored, name, to));
+                casts.extend(self.cast(output, &name, to));
                 if to == Kind::Half {
                     values.halves.insert(name.clone());
                 }
             }
+            let stored = output.clone();
             if kind == Kind::Half && self.simulated && !matches!(choice, Choice::Control(_)) {
-                let exact = self.names.fresh(name, "exact");
-                with.output[output].clone_from(&exact);
-                changed = true;
-                let rounded = self.cast(&exact, &stored, kind);
+                *output = self.names.fresh(&name, "exact");
+                let rounded = self.cast(output, &stored, kind);
                 casts.splice(0..0, rounded);
             }
             if kind == Kind::Half {
                 values.halves.insert(stored.clone());
             }
-            values.floats.insert(name.clone(), (kind, stored));
+            values.floats.insert(name, (kind, stored));
         }
-        let item = if changed { Item::Replaced(index, with) } else { Item::Kept(index) };
-        written.items.push(item);
-        written.items.extend(casts.into_iter().map(Item::Added));
-        Ok(())
+        casts
     }
 
     /// The name of a kind in the names of values.
     fn name_of(&self, kind: Kind) -> &'static str {
         match kind {
-            Kind::Half => self.half().name(),
+            Kind::Half => self.half.name(),
             Kind::Float => DataType::Float.name(),
         }
     }
@@ -207,7 +203,7 @@ impl Writer<'_> {
     /// The nodes that cast a value; two if it is only rounded.
     fn cast(&mut self, from: &str, to: &str, kind: Kind) -> Vec<NodeProto> {
         self.changes.casts += 1;
-        let half = self.half().data_type();
+        let half = self.half.data_type();
         match kind {
             Kind::Half if self.simulated => {
                 let rounded = self.names.fresh(to, "rounded");
@@ -256,32 +252,32 @@ impl Writer<'_> {
 
     /// The name of a constant in a type.
     fn constant(&mut self, tensor: &TensorProto, kind: Kind) -> String {
-        let address = std::ptr::from_ref(tensor);
-        let wanted = self.wanted.entry(address).or_default();
-        wanted[usize::from(kind == Kind::Half)] = true;
-        if kind == Kind::Float || *wanted != [true, true] {
+        if kind == Kind::Float || self.constants.of_constant(tensor) != [true, true] {
             return tensor.name.clone();
         }
-        let (names, half) = (&mut self.names, self.settings.half);
+        let (names, half) = (&mut self.names, self.half);
         let fresh = || names.fresh(&tensor.name, half.name());
-        self.halves.entry(address).or_insert_with(fresh).clone()
+        self.halves.entry(std::ptr::from_ref(tensor)).or_insert_with(fresh).clone()
     }
 
-    /// What a cast computes that has no effect any more: the value that it reads.
-    fn alias(
+    /// What a node reads, if it is a cast between equal types now, whose result is no output.
+    fn read_by_needless_cast(
         &self,
         scope: &Scope<'_>,
+        decisions: &Decisions,
         with: &NodeProto,
-        made: &str,
         values: &Values<'_>,
     ) -> Option<String> {
-        let half = self.half().data_type();
+        let [made] = &with.output[..] else { return None };
+        let half = self.half.data_type();
         let to_half = with.int("to", 0) == i64::from(half.number());
         let read = with.input.first().filter(|_| with.is_onnx() && with.op_type == "Cast")?;
         let same = values.is_half(read) || scope.dtype(read) == Some(half);
         // One that was there before and computes something else stays.
         let narrowed = scope.is_float(made) || values.is_half(read);
-        (to_half && same && narrowed).then(|| read.clone())
+        let is_output = decisions.given.outputs.contains_key(made)
+            || scope.graph.output.iter().any(|output| output.name == *made);
+        (to_half && same && narrowed && !is_output).then(|| read.clone())
     }
 
     /// Makes a node compute in 16 bits what its attributes say to be float32.
@@ -294,7 +290,7 @@ impl Writer<'_> {
             return false;
         }
         let Some((name, by_default)) = type_attribute(&with.op_type) else { return false };
-        let number = i64::from(self.half().data_type().number());
+        let number = i64::from(self.half.data_type().number());
         let float = i64::from(DataType::Float.number());
         match with.attribute.iter_mut().find(|attribute| attribute.name == name) {
             Some(attribute) if attribute.i == Some(float) => {
@@ -309,22 +305,18 @@ impl Writer<'_> {
         }
     }
 
-    /// A node with its bodies converted; `None` if none changes.
+    /// A node with its bodies converted; `None` if it has none.
     fn bodies(
         &mut self,
         scope: &Scope<'_>,
         node: &NodeProto,
-        control: Control,
-        decisions: &Decisions<'_>,
+        decisions: &Decisions,
         values: &Values<'_>,
     ) -> Result<Option<NodeProto>, QuantizeError> {
         with_bodies(node, |graph| {
-            let body = scope.body(graph)?;
-            let outer = |name: &str| values.float(name).map(|(kind, _)| *kind);
-            let given = given_to(&body, node, control, decisions, &outer);
-            let inner = decide(&body, self.settings, &given);
-            let written = self.graph(&body, &inner, &given, Some(values))?;
-            Ok(Some(rebuilt(graph, written, (!self.simulated).then(|| self.half()))))
+            let Some(inner) = decisions.body(graph) else { return Ok(None) };
+            let written = self.graph(&scope.body(graph)?, inner, Some(values))?;
+            Ok(Some(rebuilt(graph, written, (!self.simulated).then_some(self.half))))
         })
     }
 
@@ -332,7 +324,7 @@ impl Writer<'_> {
     fn outputs(
         &mut self,
         scope: &Scope<'_>,
-        given: &Given<'_>,
+        decisions: &Decisions,
         values: &mut Values<'_>,
         written: &mut Written,
     ) {
@@ -341,7 +333,7 @@ impl Writer<'_> {
             if scope.producer(name).is_some() || !scope.is_float(name) {
                 continue;
             }
-            let wants = given.outputs.get(name).copied();
+            let wants = decisions.given.outputs.get(name).copied();
             let found = self.read(scope, name, wants, values, written);
             if found != name {
                 written.outputs.push((at, found));
@@ -352,16 +344,13 @@ impl Writer<'_> {
     /// The constants of a graph in the types in which they are read.
     fn constants(&mut self, scope: &Scope<'_>, written: &mut Written) -> Result<(), QuantizeError> {
         for proto in &scope.graph.initializer {
-            let address = std::ptr::from_ref::<TensorProto>(proto);
-            let Some([float, half]) = self.wanted.get(&address).copied() else { continue };
+            let [float, half] = self.constants.of_constant(proto);
             if !half {
                 continue;
             }
+            let address = std::ptr::from_ref::<TensorProto>(proto);
             let name = self.halves.get(&address).unwrap_or(&proto.name).clone();
             written.halves.insert(name.clone());
-            if !self.last {
-                continue;
-            }
             let tensor = scope.model.tensor(proto)?;
             let narrow = TensorProto::new(name, &self.narrowed(&tensor));
             if float {
@@ -375,7 +364,7 @@ impl Writer<'_> {
 
     /// A constant in 16 bits, or rounded to them.
     fn narrowed(&self, tensor: &Tensor) -> Tensor {
-        let narrow = narrowed(tensor, self.half());
+        let narrow = narrowed(tensor, self.half);
         match to_f32(&narrow).filter(|_| self.simulated) {
             Some(values) => Tensor::from_f32_vec(narrow.shape, values),
             None => narrow,
@@ -384,7 +373,7 @@ impl Writer<'_> {
 
     /// The edits of the main graph.
     fn edits(&self, scope: &Scope<'_>, written: Written) -> Vec<Edit> {
-        let half = self.half().data_type();
+        let half = self.half.data_type();
         let mut edits = Vec::new();
         for item in written.items {
             match item {
