@@ -176,13 +176,46 @@ def test_blocks_divide_both_weights_or_are_rows(
     assert validate(model, written)
 
 
-def test_the_router_is_quantized_too() -> None:
+def test_the_router_is_quantized_where_an_option_names_it() -> None:
     model = experts()
-    written, report = quantized(model, output_format="matmul_nbits", bits=4)
-    assert domains(written) == {"QMoE", "MatMulNBits"}
+    options: dict[str, Any] = {"output_format": "matmul_nbits", "bits": 4}
+    written, report = quantized(model, **options)
+    assert domains(written) == {"QMoE"}
+    assert weights(report) == (2, 3)
+    (router,) = (row for row in report.weights if not row.quantized)
+    assert router.name == "router"
+    assert "its products choose what node of `y` (MoE) takes" in router.why
+    named, report = quantized(model, layer_bits={"router": 4}, **options)
+    assert domains(named) == {"QMoE", "MatMulNBits"}
     assert weights(report) == (3, 3)
-    assert oracle.sqnr(oracle.ort(model, FEEDS), oracle.ort(written, FEEDS)) > 10
+    wanted = oracle.ort(model, FEEDS)
+    assert oracle.sqnr(wanted, oracle.ort(written, FEEDS)) > 10
+    assert oracle.sqnr(wanted, oracle.ort(written, FEEDS)) >= oracle.sqnr(
+        wanted, oracle.ort(named, FEEDS)
+    )
     assert validate(model, written)
+    assert validate(model, named)
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["router", "classes"])
+def test_a_small_product_before_a_top_k_stays_float(large: bool) -> None:
+    """As mixtures are exported node by node; a large one makes scores of classes."""
+    width = 256 if large else 4
+    nodes = [
+        helper.make_node("MatMul", ["x", "body"], ["h"]),
+        helper.make_node("MatMul", ["h", "router"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["shares"]),
+        helper.make_node("TopK", ["shares", "two"], ["y", "chosen"]),
+    ]
+    constants = {
+        "body": numbers(256, 512, seed=1),
+        "router": numbers(512, width, seed=2),
+        "two": np.array([2]),
+    }
+    model = model_of(nodes, constants, {"x": numbers(TOKENS, 256)}, "y")
+    report = quantize_rs.quantize(model, None, bits=4, allow_larger=True)
+    stays = {row.name for row in report.weights if not row.quantized}
+    assert stays == (set() if large else {"router"})
 
 
 def test_a_sequence_and_an_accuracy_level() -> None:
@@ -375,7 +408,7 @@ def test_both_weights_of_a_mixture_are_measured_together() -> None:
     nbits: dict[str, Any] = {"output_format": "matmul_nbits", "engine": "onnxruntime"}
     plan = quantize_rs.open(model).plan(bits=4, output_format="matmul_nbits", block_size=32)
     ranking = quantize_rs.sensitivity(plan, samples, engine="onnxruntime")
-    assert {layer.name for layer in ranking.layers} == {"router", "one"}
+    assert {layer.name for layer in ranking.layers} == {"one"}
     (row,) = (layer for layer in ranking.layers if layer.name == "one")
     assert row.elements == 2 * EXPERTS * INNER * HIDDEN
     written, _ = quantized(model, output_format="matmul_nbits", bits=4, **ONLY)
@@ -385,7 +418,7 @@ def test_both_weights_of_a_mixture_are_measured_together() -> None:
     )
     assert row.score == pytest.approx(oracle.sqnr([expected], [got]), abs=0.01)
     by_weight = quantize_rs.sensitivity(plan, metric="weight")
-    assert {layer.name for layer in by_weight.layers} == {"router", "one", "other"}
+    assert {layer.name for layer in by_weight.layers} == {"one", "other"}
 
     for data, goal in ((samples, {"min_sqnr": 12}), (None, {"target_size": 0.2})):
         engine = nbits if data else {"output_format": "matmul_nbits"}

@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
-from quantize_rs import errors
+from quantize_rs import errors, validate
 from quantize_rs.compat import onnxruntime as compat
 
 F = np.float32
@@ -267,7 +267,7 @@ def test_one_large_row_of_each_sample_does_not_decide_for_the_others() -> None:
     others = [{"x": correlated(shape, axis, seed)} for seed in range(100, 120)]
 
     def lost(algorithm: str) -> float:
-        options: dict[str, Any] = {"bits": 4, "calibration_data": samples}
+        options: dict[str, Any] = {"bits": 4, "symmetric": True, "calibration_data": samples}
         report = quantize_rs.quantize(
             made, None, layer_bits={"w": 4}, weight_algorithm=algorithm, **options
         )
@@ -456,3 +456,42 @@ def test_few_rows_of_few_factors_do_not_make_weights_worse(count: int, seed: int
         return oracle.sqnr(wanted, oracle.ort(report.model, {"x": others}))
 
     assert decibels() > decibels(weight_algorithm="nearest") - 1.0
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "matmul_nbits"])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_weights_of_float16_models_are_rounded_too(dtype: Any, output_format: str) -> None:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    w = (rng(0).normal(size=(64, 48)) / 8).astype(dtype)
+    shapes = [("x", ["n", 64]), ("y", ["n", 48])]
+    x, y = (helper.make_tensor_value_info(name, kind, shape) for name, shape in shapes)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [x],
+        [y],
+        [numpy_helper.from_array(w, "w")],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    made = bytes(helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString())
+    mixed = rng(1).normal(size=(8, 64))  # inputs that depend on each other
+    samples = [{"x": (rng(seed).normal(size=(64, 8)) @ mixed).astype(dtype)} for seed in range(40)]
+    others = {"x": (rng(99).normal(size=(256, 8)) @ mixed).astype(dtype)}
+    wanted = oracle.ort(made, others)
+
+    def decibels(**options: Any) -> float:
+        report = quantize_rs.quantize(
+            made,
+            None,
+            bits=4,
+            block_size=32,
+            output_format=output_format,
+            allow_larger=True,
+            check="none",
+            **options,
+        )
+        assert report.model is not None
+        assert validate(made, report.model)
+        return oracle.sqnr(wanted, oracle.ort(report.model, others))
+
+    assert decibels(calibration_data=samples) > decibels() + 6

@@ -741,3 +741,13 @@ def test_convolutions_keep_4_bits_where_8_gain_little() -> None:
     # The first kernel sums few elements.
     assert types == {"w0": "int8", "w1": "int4", "ws": "int4", "wb": "int4"}
     assert not any("get 8 bits" in warning for warning in report.warnings)
+
+
+@pytest.mark.parametrize(("bits", "symmetric"), [(2, True), (3, False), (4, False), (8, False)])
+def test_weights_alone_have_zero_points(bits: int, symmetric: bool) -> None:
+    """Nothing computes on their integers. Two bits are worse with zero points."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    made = built(nodes, {"w": normal(64, 64)}, ["n", 64])
+    report = quantize_rs.quantize(made, None, bits=bits, layer_bits={"w": bits})
+    (row,) = report.weights
+    assert row.symmetric is symmetric

@@ -165,8 +165,8 @@ class QuantizeOptions:
     symmetric : bool | None
         Use weights with zero point 0: their range is `[-absmax, absmax]`. Integer kernels compute
         faster with them, and some targets need them. False uses the range from the smallest to the
-        largest element. Default: True for signed types that are not in blocks, except for 8-bit
-        weights without quantized activations.
+        largest element. Default: True for signed types that are not in blocks, except for weights
+        of 4 or 8 bits without quantized activations.
     narrow_range : bool | None
         Leave out the most negative value of the type, such as -128, in symmetric weights; False
         uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits

@@ -82,7 +82,7 @@ impl<'a> WeightTask<'a, '_> {
         if let Some(layout) = codes::layout(how, shape) {
             return Ok(done(codes::encoded(name, layout, method, &tensor)?, 0, None));
         }
-        let rounding = plan.config.rounding(convolves, how.format);
+        let rounding = plan.config.rounding(convolves);
         let summed = rounding.summed(graph, constant, shape, &how.spec);
         let scales = scale_type(graph, constant.anchor);
         let settings = WeightSettings { method, summed, floors, scales };

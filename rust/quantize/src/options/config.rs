@@ -185,8 +185,8 @@ options! {
         config.symmetric = needed.or(symmetric);
         Ok(())
     } => {
-        default_text: Some("true for signed types that are not in blocks, except for 8-bit weights \
-                            without quantized activations"),
+        default_text: Some("true for signed types that are not in blocks, except for weights of 4 \
+                            or 8 bits without quantized activations"),
         example: "symmetric=False",
         flag: Flag { value_name: Some("BOOL"), equals: true, ..Flag::PLAIN },
     };
@@ -577,11 +577,12 @@ impl Config {
         self.per_channel.unwrap_or(true)
     }
 
-    /// Whether weights of this type have zero point 0. By default those of 8 bits have other zero
-    /// points where nothing computes on them as integers: they are more accurate and as fast.
+    /// Whether weights of this type have zero point 0. By default those of 4 and 8 bits have other
+    /// zero points where nothing computes on them as integers: they are more accurate and as fast.
     pub fn symmetric_weights(&self, qtype: QType, granularity: Granularity) -> bool {
         let blocked = matches!(granularity, Granularity::Blocked { .. });
-        let ranges = blocked || self.only_dequantizes() && qtype.bits() == 8 && !qtype.is_float();
+        let several = (4..=8).contains(&qtype.bits()) && !qtype.is_float();
+        let ranges = blocked || self.only_dequantizes() && several;
         self.symmetric.unwrap_or(qtype.signed() && !ranges)
     }
 
@@ -653,10 +654,10 @@ impl Config {
     }
 
     /// Which of the two integers around it a weight becomes. Matrices gain little, much of what
-    /// they meet being normalized. Those of dynamic products have no samples to correct biases by,
-    /// and take it; where weights alone become integers it is not worth twice the time.
-    pub(crate) fn rounding(&self, convolves: bool, format: Format) -> Rounding {
-        let sums = convolves || format == Format::Dynamic;
+    /// they meet being normalized. Those of the format `dynamic` have no samples to correct biases
+    /// by, and take it; where weights alone become integers it is not worth twice the time.
+    pub(crate) fn rounding(&self, convolves: bool) -> Rounding {
+        let sums = convolves || self.output_format == Format::Dynamic;
         let usual = if sums { Rounding::PreserveSums } else { Rounding::Nearest };
         self.rounding.unwrap_or(usual)
     }

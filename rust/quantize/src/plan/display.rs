@@ -159,6 +159,9 @@ impl fmt::Display for KeepReason {
             KeepReason::LosesInput { input } => {
                 write!(f, "one scale for all of its inputs would lose `{input}`")
             }
+            KeepReason::Router { node } => {
+                write!(f, "its products choose what {node} takes, and errors would choose others")
+            }
             KeepReason::UnevenFactors => {
                 f.write_str("holds factors that differ too much for one scale")
             }

@@ -36,6 +36,7 @@ mod preprocess;
 mod qconfig;
 mod quantizable_constants;
 mod ranges;
+mod routers;
 mod rules;
 mod select;
 mod selectable;
@@ -331,6 +332,11 @@ pub enum KeepReason {
     LosesInput {
         /// That input.
         input: String,
+    },
+    /// A node chooses experts, or the largest elements, by its products.
+    Router {
+        /// That node.
+        node: String,
     },
     /// It holds factors that differ too much for one scale.
     UnevenFactors,

@@ -7,7 +7,7 @@ use super::decisions::{Decisions, Outcome};
 use super::placement::{all_ops, cpu, op_inputs};
 use super::select::Selection;
 use super::{IntegerNode, biases, consumers, fallback, formats, integer_ops};
-use super::{ort_int8_workarounds, slowdown_warnings, small_weights, weights};
+use super::{ort_int8_workarounds, routers, slowdown_warnings, small_weights, weights};
 use crate::Config;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
@@ -25,6 +25,8 @@ use crate::options::target::Placement;
 const RULES: &[Rule] = &[
     // Quantizes each weight as the options say, or gives the reason why it keeps its type.
     Rule::new("weights", Scope::Constant(weights::decide)),
+    // Leaves the weights that choose experts in float.
+    Rule::new("routers", Scope::Graph(routers::keep)),
     // Leaves the smallest weights of a network of convolutions in float.
     Rule::new("small weights", Scope::Graph(small_weights::keep)),
     // Replaces LSTMs with quantized weights by `DynamicQuantizeLSTM`, if it supports them.

@@ -240,7 +240,8 @@ fn meets(
     constant: &Constant<'_>,
     wanted: Wanted,
 ) -> Option<(ColumnMap, Vec<LayerInput>)> {
-    if constant.dtype != Some(DataType::Float) {
+    let floats = [DataType::Float, DataType::Float16, DataType::BFloat16];
+    if !constant.dtype.is_some_and(|dtype| floats.contains(&dtype)) {
         return None;
     }
     let mut found: Option<(ColumnMap, Vec<LayerInput>)> = None;

@@ -35,11 +35,12 @@ use rayon::prelude::*;
 use crate::encode::{WeightTask, bias, scale_type};
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
+use crate::graph::uses::float_type;
 use crate::options::{RoundedFor, RoundingEffort};
 use crate::plan::Plan;
 use crate::ranges::{InputMoments, RoundedWeight, RoundedWeights, RoundingEvidence, hash};
 use crate::util::text::size;
-use crate::{CalibrationError, QuantizeError, Ranges};
+use crate::{CalibrationError, Format, QuantizeError, Ranges};
 
 use super::run::Control;
 pub(crate) use collect::MomentCollector;
@@ -329,7 +330,10 @@ impl Layer<'_> {
             hash: hash(&tensor),
             least: least_scales(floors, layout.groups()),
             layout,
-            halves: scale_type(graph, constant.anchor) == DataType::Float16,
+            halves: match how.format {
+                Format::MatMulNBits => float_type(graph, constant.anchor),
+                _ => Some(scale_type(graph, constant.anchor)),
+            } == Some(DataType::Float16),
         });
         Ok(found)
     }
