@@ -174,7 +174,7 @@ fn addend_of(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let output = &graph.values[graph.output(node, 0).filter(|_| is(node, "MatMul"))?];
     let [consumer] = output.consumers[..] else { return None };
     let added = graph.input(consumer.node, 1 - consumer.input.min(1))?;
-    let fused = is(consumer.node, "Add") && !output.is_output && !output.used_in_subgraph;
+    let fused = is(consumer.node, "Add") && !output.is_read_outside();
     graph.constant(added).filter(|tensor| fused && tensor.dims.len() == 1).map(|_| added)
 }
 

@@ -220,13 +220,13 @@ fn addend(graph: &Graph<'_>, node: usize, may_change: impl Fn(ValueId) -> bool) 
     let next = graph.nodes[consumer.node];
     let subtracted = next.op_type == "Sub" && consumer.input == 0;
     let sums = next.is_onnx() && (next.op_type == "Add" || subtracted);
-    if !sums || output.is_output || output.used_in_subgraph {
+    if !sums || output.is_read_outside() {
         return None;
     }
     let (node, input) = (consumer.node, 1 - consumer.input.min(1));
     let constant = graph.input(node, input)?;
     let value = &graph.values[constant];
-    let alone = value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output;
+    let alone = value.consumers.len() == 1 && !value.is_read_outside();
     (alone && may_change(constant)).then_some(Place::Addend { node, input, constant, subtracted })
 }
 

@@ -79,14 +79,14 @@ pub(crate) fn given(
 /// Whether a value has a consumer or is an output.
 pub(crate) fn is_read(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.consumers.is_empty() || value.used_in_subgraph || value.is_output
+    !value.consumers.is_empty() || value.is_read_outside()
 }
 
 /// The only node that uses a value; `None` if it has other uses.
 pub(crate) fn only_reader(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
     let value = &graph.values[value];
     match value.consumers[..] {
-        [consumer] if !value.used_in_subgraph && !value.is_output => Some(consumer.node),
+        [consumer] if !value.is_read_outside() => Some(consumer.node),
         _ => None,
     }
 }

@@ -93,8 +93,7 @@ fn cache<'m>(
     let (read, written) = (&graph.values[past], &graph.values[present]);
     let alone = matches!(read.producer, Producer::Input)
         && read.consumers.len() == 1
-        && !read.used_in_subgraph
-        && !read.is_output
+        && !read.is_read_outside()
         && written.is_output
         && written.consumers.is_empty()
         && !written.used_in_subgraph;

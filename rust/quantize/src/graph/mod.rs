@@ -70,6 +70,13 @@ pub struct Value<'m> {
     pub info: Option<&'m ValueInfoProto>,
 }
 
+impl Value<'_> {
+    /// Whether a subgraph uses the value or the model returns it, beside its `consumers`.
+    pub fn is_read_outside(&self) -> bool {
+        self.used_in_subgraph || self.is_output
+    }
+}
+
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Producer<'m> {

@@ -236,8 +236,7 @@ impl ActivationContext<'_, '_> {
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
         let found = &self.graph.values[value];
         let [consumer] = found.consumers[..] else { return None };
-        let only = !found.is_output
-            && !found.used_in_subgraph
+        let only = !found.is_read_outside()
             && consumer.input == 0
             && self.integer(consumer.node) == Some(IntegerSupport::Fused);
         let after = self.graph.output(consumer.node, 0).filter(|_| only)?;

@@ -50,9 +50,7 @@ pub(super) fn decide(context: &ActivationContext<'_, '_>, decisions: &Decisions)
         let value = &graph.values[id];
         let reads_integers = |reader: &Consumer| decisions.on_integers.contains(&reader.node);
         let all = decisions.made_on_integers.contains(&id)
-            || value.consumers.iter().all(reads_integers)
-                && !value.is_output
-                && !value.used_in_subgraph;
+            || value.consumers.iter().all(reads_integers) && !value.is_read_outside();
         Some(if all { Consumers::All } else { Consumers::IntegerOps })
     };
     let revised = decisions.all_quantized().filter_map(|(id, plan)| {
@@ -88,8 +86,7 @@ impl ActivationContext<'_, '_> {
             && plan.source == Source::Weights
             && plan.stored.bits() == 8
             && apart
-            && !value.used_in_subgraph
-            && !value.is_output
+            && !value.is_read_outside()
             && value.consumers.iter().any(looks_up);
         let others = || value.consumers.iter().filter(|consumer| !looks_up(consumer));
         by_row.then(|| others().copied().collect())

@@ -192,8 +192,7 @@ impl ActivationContext<'_, '_> {
         let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
         let [consumer] = value.consumers[..] else { return None };
         let sum = consumer.node;
-        if value.is_output
-            || value.used_in_subgraph
+        if value.is_read_outside()
             || graph.nodes[sum].op_type != "Add"
             || self.selection.leaves_node(graph, sum)
         {
@@ -202,8 +201,7 @@ impl ActivationContext<'_, '_> {
         let added = graph.input(sum, 1 - consumer.input.min(1))?;
         let alone = &graph.values[added];
         let fits = alone.consumers.len() == 1
-            && !alone.used_in_subgraph
-            && !alone.is_output
+            && !alone.is_read_outside()
             && self.fits_as_bias(added, weight, node, shape.len()).is_ok();
         fits.then_some((sum, added))
     }
@@ -236,8 +234,7 @@ impl ActivationContext<'_, '_> {
             plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
                 .is_some_and(|others| others.len() == 1)
                 && end.consumers.len() == 1
-                && !end.used_in_subgraph
-                && !end.is_output
+                && !end.is_read_outside()
         };
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
         let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));

@@ -38,8 +38,7 @@ pub(crate) fn with_bias_rows(model: &Model) -> Result<Model, QuantizeError> {
         let mut row = vector.clone();
         row.name = names.fresh(value.name, "row");
         row.dims.insert(0, 1);
-        let is_read_elsewhere =
-            value.consumers.len() > sums.len() || value.used_in_subgraph || value.is_output;
+        let is_read_elsewhere = value.consumers.len() > sums.len() || value.is_read_outside();
         for (node, input) in sums {
             edits.push(Edit::SetInput { node, input, value: row.name.clone() });
         }

@@ -39,7 +39,7 @@ pub(super) fn write(writer: &mut Writer<'_, '_>, encoded: &Encoded) {
     }
     for (value, times) in replaced {
         let there = &graph.values[value];
-        if there.consumers.len() == times && !there.used_in_subgraph && !there.is_output {
+        if there.consumers.len() == times && !there.is_read_outside() {
             writer.take_out(value);
         }
     }

@@ -18,7 +18,7 @@ pub(crate) fn with_dedicated_pairs(model: &Model) -> Result<Model, QuantizeError
     for (index, dequantizes) in graph.nodes.iter().enumerate() {
         let Some((quantizes, result)) = pair(&graph, index) else { continue };
         let value = &graph.values[result];
-        let kept = usize::from(!value.is_output && !value.used_in_subgraph);
+        let kept = usize::from(!value.is_read_outside());
         for consumer in value.consumers.iter().skip(kept) {
             let codes = names.short(&dequantizes.input[0], "dedicated");
             let floats = names.short(value.name, "dedicated");

@@ -37,9 +37,7 @@ pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
                 .values
                 .get(id)
                 .is_some_and(|planned| matches!(planned.decision, Decision::KeepFloat(_)));
-        let (Some(dtype), true) =
-            (tensor.dtype(), kept && !value.is_output && !value.used_in_subgraph)
-        else {
+        let (Some(dtype), true) = (tensor.dtype(), kept && !value.is_read_outside()) else {
             continue;
         };
         let Ok(elements) = graph.model.tensor(tensor) else { continue };

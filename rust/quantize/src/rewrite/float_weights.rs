@@ -229,8 +229,7 @@ impl FloatWeights<'_, '_> {
     fn is_unused(&self, value: ValueId) -> bool {
         let found = &self.graph.values[value];
         let replaced = |consumer: &Consumer| self.replaced.contains(&consumer.node);
-        !found.is_output
-            && !found.used_in_subgraph
+        !found.is_read_outside()
             && !found.consumers.is_empty()
             && found.consumers.iter().all(replaced)
     }

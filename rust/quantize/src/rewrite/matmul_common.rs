@@ -154,8 +154,7 @@ impl Writer<'_, '_> {
                     others.filter_map(|name| self.graph.value(name)).collect();
                 for other in others {
                     let found = &self.graph.values[other];
-                    let alone =
-                        found.consumers.len() == 1 && !found.used_in_subgraph && !found.is_output;
+                    let alone = found.consumers.len() == 1 && !found.is_read_outside();
                     if alone && self.graph.constant(other).is_some() {
                         self.take_out(other);
                     }

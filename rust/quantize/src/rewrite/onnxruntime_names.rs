@@ -131,7 +131,7 @@ impl Naming<'_, '_> {
         self.name_node(node, &format!("{base}_DequantizeLinear"));
         if tensor.dtype() == Some(DataType::Int32) {
             base.push_str("_quantized");
-        } else if !graph.values[restored].is_output && !graph.values[restored].used_in_subgraph {
+        } else if !graph.values[restored].is_read_outside() {
             self.rename(restored, &format!("{base}_DequantizeLinear_Output"));
         }
         self.parameters(node, &base);
@@ -185,7 +185,7 @@ impl Naming<'_, '_> {
         for (id, value) in self.graph.values.iter().enumerate() {
             let other = !self.is_original(id) && !copied.contains(&id);
             let base = value.name.strip_suffix("_zp").filter(|_| other);
-            if let Some(base) = base.filter(|_| !value.used_in_subgraph && !value.is_output) {
+            if let Some(base) = base.filter(|_| !value.is_read_outside()) {
                 self.rename(id, &format!("{base}_zero_point"));
             }
         }
@@ -284,7 +284,7 @@ impl Naming<'_, '_> {
         // What nothing reads any more.
         for (id, count) in replaced {
             let value = &graph.values[id];
-            if count == value.consumers.len() && !value.used_in_subgraph && !value.is_output {
+            if count == value.consumers.len() && !value.is_read_outside() {
                 edits.push(Edit::RemoveInitializer(value.name.to_owned()));
             }
         }

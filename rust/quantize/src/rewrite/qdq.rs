@@ -177,10 +177,7 @@ impl Writer<'_, '_> {
     pub(super) fn bias(&mut self, id: ValueId, encoded: &Encoded) {
         let value = &self.graph.values[id];
         let nodes = self.biased.remove(&id).unwrap_or_default();
-        let alone = nodes.len() == 1
-            && value.consumers.len() == 1
-            && !value.used_in_subgraph
-            && !value.is_output;
+        let alone = nodes.len() == 1 && value.consumers.len() == 1 && !value.is_read_outside();
         for node in &nodes {
             let Some(tensor) = encoded.biases.get(node) else { continue };
             let output = if alone {
@@ -211,9 +208,7 @@ impl Writer<'_, '_> {
             let inputs = vec![quantized, scale];
             self.node("DequantizeLinear", value.name, inputs, output, granularity);
         }
-        if alone
-            || nodes.len() == value.consumers.len() && !value.used_in_subgraph && !value.is_output
-        {
+        if alone || nodes.len() == value.consumers.len() && !value.is_read_outside() {
             self.take_out(id);
         }
     }

@@ -265,10 +265,7 @@ impl Writer<'_, '_> {
                     self.graph.nodes[node].input.iter().filter_map(|name| self.graph.value(name))
                 {
                     let source_value = &self.graph.values[source];
-                    if source_value.consumers.len() == 1
-                        && !source_value.used_in_subgraph
-                        && !source_value.is_output
-                    {
+                    if source_value.consumers.len() == 1 && !source_value.is_read_outside() {
                         self.take_out(source);
                     }
                 }

@@ -28,7 +28,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     }
     for (weight, times) in read {
         let value = &graph.values[weight];
-        if value.consumers.len() == times && !value.used_in_subgraph && !value.is_output {
+        if value.consumers.len() == times && !value.is_read_outside() {
             changes.edits.push(match value.producer {
                 Producer::Node { node, .. } => Edit::RemoveNode(node),
                 _ => Edit::RemoveInitializer(value.name.to_owned()),

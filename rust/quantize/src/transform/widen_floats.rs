@@ -145,7 +145,7 @@ impl Widening<'_, '_> {
     fn value(&mut self, value: ValueId) {
         let graph = self.graph;
         let found = &graph.values[value];
-        let known = found.is_output || found.used_in_subgraph || is_given(found.producer);
+        let known = found.is_read_outside() || is_given(found.producer);
         let half_read =
             known || found.consumers.iter().any(|consumer| !self.reads_wide(consumer.node, value));
         if let Some((cast, source)) = self.rounded(value) {

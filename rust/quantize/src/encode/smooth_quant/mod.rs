@@ -322,8 +322,7 @@ impl SmoothingCandidate {
         let found = &graph.values[value];
         let Producer::Node { node, .. } = found.producer else { return None };
         let multiplies = |node: usize| self.weights.iter().any(|weight| weight.node == node);
-        let alone = !found.is_output
-            && !found.used_in_subgraph
+        let alone = !found.is_read_outside()
             && found
                 .consumers
                 .iter()
@@ -338,8 +337,7 @@ impl SmoothingCandidate {
             let value = &graph.values[id];
             let own = matches!(value.producer, Producer::Initializer { overridable: false, .. })
                 && value.consumers.len() == 1
-                && !value.used_in_subgraph
-                && !value.is_output;
+                && !value.is_read_outside();
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
             let fits =
                 own && tensor.dtype == DataType::Float && tensor.shape == [self.case.peaks.len()];

@@ -42,7 +42,7 @@ impl Weight {
         };
         let read_once = |value: ValueId| {
             let value = &graph.values[value];
-            value.consumers.len() == 1 && !value.used_in_subgraph && !value.is_output
+            value.consumers.len() == 1 && !value.is_read_outside()
         };
         let (stored, cast) = match graph.values[weight].producer {
             Producer::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),

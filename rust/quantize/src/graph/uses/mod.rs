@@ -260,8 +260,7 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
 
 fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
-    !value.used_in_subgraph
-        && !value.is_output
+    !value.is_read_outside()
         && !value.consumers.is_empty()
         && value.consumers.iter().all(|consumer| casts(graph.nodes[consumer.node]).is_some())
 }
@@ -313,9 +312,9 @@ pub(crate) fn rearranging(graph: &Graph<'_>, anchor: ValueId) -> Vec<usize> {
         let mut consumers =
             found.consumers.iter().filter(|consumer| value != anchor || moves(consumer));
         let (Some(consumer), None) = (consumers.next(), consumers.next()) else { return chain };
-        let next = graph.output(consumer.node, 0).filter(|_| {
-            moves(consumer) && consumer.input == 0 && !found.used_in_subgraph && !found.is_output
-        });
+        let next = graph
+            .output(consumer.node, 0)
+            .filter(|_| moves(consumer) && consumer.input == 0 && !found.is_read_outside());
         let Some(next) = next else { return chain };
         chain.push(consumer.node);
         value = next;
@@ -493,8 +492,7 @@ fn gathers_scales(graph: &Graph<'_>, node: usize) -> bool {
         }
     };
     let found = &graph.values[output];
-    !found.is_output
-        && !found.used_in_subgraph
+    !found.is_read_outside()
         && !found.consumers.is_empty()
         && found.consumers.iter().all(dequantizes)
 }

@@ -122,7 +122,7 @@ impl ActivationContext<'_, '_> {
         let vector = |input: usize| {
             let found = graph.input(node, input).filter(|_| self.scales_channels(node))?;
             let value = &graph.values[found];
-            let alone = !value.used_in_subgraph && !value.is_output;
+            let alone = !value.is_read_outside();
             (alone && graph.constant(found)?.dims.len() == 1).then_some(found)
         };
         let (Some(input), Some(weight)) = (graph.input(node, 0), vector(1)) else {

@@ -105,7 +105,7 @@ pub(super) fn quantized<'m>(graph: &Graph<'m>, id: ValueId) -> Option<Codes<'m>>
 pub(super) fn only_consumer(graph: &Graph<'_>, id: ValueId) -> Option<usize> {
     let value = &graph.values[id];
     match value.consumers[..] {
-        [one] if one.input == 0 && !value.is_output && !value.used_in_subgraph => Some(one.node),
+        [one] if one.input == 0 && !value.is_read_outside() => Some(one.node),
         _ => None,
     }
 }

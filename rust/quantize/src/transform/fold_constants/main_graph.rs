@@ -136,9 +136,7 @@ impl Expressions<'_, '_> {
             let made = self.graph.output(node, 0).and_then(|made| self.parts.get(&made));
             matches!(made, Some(Part::Candidate(_)))
         };
-        found.used_in_subgraph
-            || found.is_output
-            || found.consumers.iter().any(|consumer| !computed(consumer.node))
+        found.is_read_outside() || found.consumers.iter().any(|consumer| !computed(consumer.node))
     }
 
     fn changes(mut self) -> Changes {

@@ -230,7 +230,7 @@ fn replace(
     {
         // The input of a cast is pruned. If it has other uses, it is copied.
         let value = &graph.values[before];
-        if value.consumers.len() > 1 || value.is_output || value.used_in_subgraph {
+        if value.consumers.len() > 1 || value.is_read_outside() {
             let copy = names.fresh(value.name, "pruned");
             edits.push(Edit::AddInitializer(TensorProto::new(&copy, tensor)));
             edits.push(Edit::SetInput { node, input: 0, value: copy });
