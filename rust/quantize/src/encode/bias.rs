@@ -171,10 +171,9 @@ fn addend_of(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
         let node = graph.nodes[node];
         node.is_onnx() && node.op_type == op_type
     };
-    let output = &graph.values[graph.output(node, 0).filter(|_| is(node, "MatMul"))?];
-    let [consumer] = output.consumers[..] else { return None };
+    let consumer = graph.only_consumer(graph.output(node, 0).filter(|_| is(node, "MatMul"))?)?;
     let added = graph.input(consumer.node, 1 - consumer.input.min(1))?;
-    let fused = is(consumer.node, "Add") && !output.is_read_outside();
+    let fused = is(consumer.node, "Add");
     graph.constant(added).filter(|tensor| fused && tensor.dims.len() == 1).map(|_| added)
 }
 

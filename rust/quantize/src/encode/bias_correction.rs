@@ -215,18 +215,15 @@ fn is_difference(place: &Place) -> bool {
 
 /// The constant that the only consumer of a product adds to it, or subtracts from it.
 fn addend(graph: &Graph<'_>, node: usize, may_change: impl Fn(ValueId) -> bool) -> Option<Place> {
-    let output = &graph.values[graph.output(node, 0)?];
-    let [consumer] = output.consumers[..] else { return None };
+    let consumer = graph.only_consumer(graph.output(node, 0)?)?;
     let next = graph.nodes[consumer.node];
     let subtracted = next.op_type == "Sub" && consumer.input == 0;
-    let sums = next.is_onnx() && (next.op_type == "Add" || subtracted);
-    if !sums || output.is_read_outside() {
+    if !next.is_onnx() || !(next.op_type == "Add" || subtracted) {
         return None;
     }
     let (node, input) = (consumer.node, 1 - consumer.input.min(1));
     let constant = graph.input(node, input)?;
-    let value = &graph.values[constant];
-    let alone = value.consumers.len() == 1 && !value.is_read_outside();
+    let alone = graph.only_consumer(constant).is_some();
     (alone && may_change(constant)).then_some(Place::Addend { node, input, constant, subtracted })
 }
 

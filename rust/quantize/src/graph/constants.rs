@@ -81,12 +81,3 @@ pub(crate) fn is_read(graph: &Graph<'_>, value: ValueId) -> bool {
     let value = &graph.values[value];
     !value.consumers.is_empty() || value.is_read_outside()
 }
-
-/// The only node that uses a value; `None` if it has other uses.
-pub(crate) fn only_reader(graph: &Graph<'_>, value: ValueId) -> Option<usize> {
-    let value = &graph.values[value];
-    match value.consumers[..] {
-        [consumer] if !value.is_read_outside() => Some(consumer.node),
-        _ => None,
-    }
-}

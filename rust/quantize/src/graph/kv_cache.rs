@@ -92,8 +92,7 @@ fn cache<'m>(
     let present = graph.output(node, present_output)?;
     let (read, written) = (&graph.values[past], &graph.values[present]);
     let alone = matches!(read.producer, Producer::Input)
-        && read.consumers.len() == 1
-        && !read.is_read_outside()
+        && graph.only_consumer(past).is_some()
         && written.is_output
         && written.consumers.is_empty()
         && !written.used_in_subgraph;

@@ -178,6 +178,20 @@ impl<'m> Graph<'m> {
         self.outputs.get(node, output)
     }
 
+    /// The only use of a value; `None` if it has other uses, or is an output of the model.
+    pub fn only_consumer(&self, value: ValueId) -> Option<Consumer> {
+        let value = &self.values[value];
+        match value.consumers[..] {
+            [consumer] if !value.is_read_outside() => Some(consumer),
+            _ => None,
+        }
+    }
+
+    /// Whether a node uses a value once and nothing else uses it.
+    pub fn is_only_consumer(&self, node: usize, value: ValueId) -> bool {
+        self.only_consumer(value).is_some_and(|consumer| consumer.node == node)
+    }
+
     /// All names used in the model, including those in subgraphs.
     pub fn names(&self) -> HashSet<&'m str> {
         all_names(self.model.graph())

@@ -234,12 +234,9 @@ impl ActivationContext<'_, '_> {
 
     /// The activation function that is the only consumer of `value`, and its output.
     pub(super) fn function_after(&self, value: ValueId) -> Option<(usize, ValueId)> {
-        let found = &self.graph.values[value];
-        let [consumer] = found.consumers[..] else { return None };
-        let only = !found.is_read_outside()
-            && consumer.input == 0
-            && self.integer(consumer.node) == Some(IntegerSupport::Fused);
-        let after = self.graph.output(consumer.node, 0).filter(|_| only)?;
+        let consumer = self.graph.only_consumer(value).filter(|consumer| consumer.input == 0)?;
+        let is_function = self.integer(consumer.node) == Some(IntegerSupport::Fused);
+        let after = self.graph.output(consumer.node, 0).filter(|_| is_function)?;
         Some((consumer.node, after))
     }
 

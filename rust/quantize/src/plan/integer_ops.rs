@@ -189,19 +189,13 @@ impl ActivationContext<'_, '_> {
         let shape = graph.shape(input).filter(|_| is_product)?;
         let int8 = self.types.specs[input].qtype == QType::Int8 && writes_type(graph.model);
         let known = shape.len() == 2 || shape.iter().all(Option::is_some) && !int8;
-        let value = &graph.values[graph.output(node, 0).filter(|_| known)?];
-        let [consumer] = value.consumers[..] else { return None };
+        let consumer = graph.only_consumer(graph.output(node, 0).filter(|_| known)?)?;
         let sum = consumer.node;
-        if value.is_read_outside()
-            || graph.nodes[sum].op_type != "Add"
-            || self.selection.leaves_node(graph, sum)
-        {
+        if graph.nodes[sum].op_type != "Add" || self.selection.leaves_node(graph, sum) {
             return None;
         }
         let added = graph.input(sum, 1 - consumer.input.min(1))?;
-        let alone = &graph.values[added];
-        let fits = alone.consumers.len() == 1
-            && !alone.is_read_outside()
+        let fits = graph.only_consumer(added).is_some()
             && self.fits_as_bias(added, weight, node, shape.len()).is_ok();
         fits.then_some((sum, added))
     }
@@ -224,7 +218,6 @@ impl ActivationContext<'_, '_> {
     /// The constant that a weight is reshaped and transposed from, if this node is the only
     /// consumer besides `Gather` nodes; else the weight itself.
     fn before_rearranging(&self, decisions: &Decisions, node: usize, weight: ValueId) -> ValueId {
-        let end = &self.graph.values[weight];
         let only = |constant: &Constant<'_>| match constant.uses[..] {
             [Use::Weight { node: reader, .. }] => reader == node,
             _ => false,
@@ -233,8 +226,7 @@ impl ActivationContext<'_, '_> {
             let plan = decisions.quantized(constant.anchor);
             plan.and_then(|plan| self.beside_look_ups(constant.anchor, plan))
                 .is_some_and(|others| others.len() == 1)
-                && end.consumers.len() == 1
-                && !end.is_read_outside()
+                && self.graph.only_consumer(weight).is_some()
         };
         let alone = |constant: &&Constant<'_>| only(constant) || looked_up(constant);
         let found = self.weighted.get(&node).and_then(|anchor| self.constants.get(anchor));

@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, HashSet};
 use quantize_rs_onnx::{DataType, Edit, Model, TensorProto};
 
 use crate::QuantizeError;
-use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::plan::writes_type;
@@ -74,8 +73,8 @@ fn fused(graph: &Graph<'_>, node: usize) -> Option<(usize, usize)> {
     let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
     let shape = graph.shape(left).filter(|_| is(node, "MatMul"))?;
     let product = graph.output(node, 0)?;
-    let sum = only_reader(graph, product).filter(|sum| is(*sum, "Add"))?;
-    let fuses = shape.len() > 2 && shape.iter().all(Option::is_some);
+    let sum = graph.only_consumer(product)?.node;
+    let fuses = is(sum, "Add") && shape.len() > 2 && shape.iter().all(Option::is_some);
     let int8 = |id: Option<ValueId>| id.is_some_and(|id| graph.dtype(id) == Some(DataType::Int8));
     let from_int8 = match graph.values[left].producer {
         Producer::Node { node, .. } => is(node, "DequantizeLinear") && int8(graph.input(node, 0)),

@@ -153,8 +153,7 @@ impl Writer<'_, '_> {
                 let others: Vec<ValueId> =
                     others.filter_map(|name| self.graph.value(name)).collect();
                 for other in others {
-                    let found = &self.graph.values[other];
-                    let alone = found.consumers.len() == 1 && !found.is_read_outside();
+                    let alone = self.graph.only_consumer(other).is_some();
                     if alone && self.graph.constant(other).is_some() {
                         self.take_out(other);
                     }

@@ -177,7 +177,7 @@ impl Writer<'_, '_> {
     pub(super) fn bias(&mut self, id: ValueId, encoded: &Encoded) {
         let value = &self.graph.values[id];
         let nodes = self.biased.remove(&id).unwrap_or_default();
-        let alone = nodes.len() == 1 && value.consumers.len() == 1 && !value.is_read_outside();
+        let alone = nodes.len() == 1 && self.graph.only_consumer(id).is_some();
         for node in &nodes {
             let Some(tensor) = encoded.biases.get(node) else { continue };
             let output = if alone {

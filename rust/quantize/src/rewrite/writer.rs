@@ -264,8 +264,7 @@ impl Writer<'_, '_> {
                 for source in
                     self.graph.nodes[node].input.iter().filter_map(|name| self.graph.value(name))
                 {
-                    let source_value = &self.graph.values[source];
-                    if source_value.consumers.len() == 1 && !source_value.is_read_outside() {
+                    if self.graph.only_consumer(source).is_some() {
                         self.take_out(source);
                     }
                 }

@@ -12,7 +12,7 @@ use super::floats::{floats, rounded};
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::Graph;
-use crate::graph::constants::{fixed, only_reader};
+use crate::graph::constants::fixed;
 use crate::graph::uses;
 
 /// The inputs of a `Gemm` that have a factor, and the name of the attribute.
@@ -85,7 +85,7 @@ fn fold(
         }
         if input == WEIGHT {
             // With other consumers, the weight would have to be copied.
-            only_reader(graph, value)?;
+            graph.only_consumer(value)?;
         }
         let tensor = fixed(graph, value)?;
         let values: Vec<f64> =

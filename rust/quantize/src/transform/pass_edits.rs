@@ -6,7 +6,6 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Tensor, TensorProto, reads};
 
 use super::Changes;
-use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Producer, ValueId};
 
@@ -114,7 +113,7 @@ impl<'g, 'm> PassEdits<'g, 'm> {
         tensor: &Tensor,
     ) {
         let found = &self.graph.values[value];
-        let own = only_reader(self.graph, value).is_some();
+        let own = self.graph.only_consumer(value).is_some();
         match found.producer {
             Producer::Initializer { .. } if own => {
                 self.edit(Edit::ReplaceInitializer(TensorProto::new(found.name, tensor)));

@@ -7,7 +7,6 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
-use crate::graph::constants::only_reader;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Producer};
 
@@ -33,7 +32,7 @@ pub(super) fn all_axes(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         changes.edits.push(Edit::AddInitializer(TensorProto::new(&name, &tensor)));
         changes.edits.push(Edit::ReplaceNode { node, with });
         let before = graph.input(node, given);
-        if let Some(before) = before.filter(|before| only_reader(graph, *before) == Some(node)) {
+        if let Some(before) = before.filter(|before| graph.is_only_consumer(node, *before)) {
             let value = &graph.values[before];
             match value.producer {
                 Producer::Initializer { overridable: false, .. } => {

@@ -13,7 +13,7 @@ use super::Changes;
 use super::floats::{floats, rounded};
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
-use crate::graph::constants::{fixed, only_reader};
+use crate::graph::constants::fixed;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, ValueId};
 
@@ -66,7 +66,7 @@ fn addend(graph: &Graph<'_>, index: usize) -> Option<(usize, ValueId)> {
         let (left, right) = (graph.input(node, 0)?, graph.input(node, 1)?);
         let fits = multiplies && two(left) && two(right);
         uses::rearranged_from(graph, right)
-            .filter(|_| fits && only_reader(graph, value) == Some(index))?;
+            .filter(|_| fits && graph.is_only_consumer(index, value))?;
         Some((product, graph.input(index, 1 - product)?))
     })
 }

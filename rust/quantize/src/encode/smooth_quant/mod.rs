@@ -336,8 +336,7 @@ impl SmoothingCandidate {
             let id = graph.input(node, input)?;
             let value = &graph.values[id];
             let own = matches!(value.producer, Producer::Initializer { overridable: false, .. })
-                && value.consumers.len() == 1
-                && !value.is_read_outside();
+                && graph.only_consumer(id).is_some();
             let tensor = graph.model.tensor(graph.constant(id)?).ok()?;
             let fits =
                 own && tensor.dtype == DataType::Float && tensor.shape == [self.case.peaks.len()];

@@ -40,10 +40,7 @@ impl Weight {
             "Gemm" => proto.int("transA", 0) == 0,
             _ => false,
         };
-        let read_once = |value: ValueId| {
-            let value = &graph.values[value];
-            value.consumers.len() == 1 && !value.is_read_outside()
-        };
+        let read_once = |value: ValueId| graph.only_consumer(value).is_some();
         let (stored, cast) = match graph.values[weight].producer {
             Producer::Node { node: cast, .. } => (graph.input(cast, 0)?, Some(cast)),
             _ => (weight, None),

@@ -3,12 +3,12 @@
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
 use super::Fusion;
-use super::quantized::{Codes, dequantized, only_consumer, quantized};
+use super::quantized::{Codes, dequantized, quantized};
 use crate::graph::ops::arithmetic::averages_integers;
 use crate::graph::ops::{IntegerSupport, MICROSOFT, rule};
 use crate::graph::qattention;
 use crate::graph::qlinear::{QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits};
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Consumer, Graph, ValueId};
 
 /// Operators that move or select elements, which ONNX Runtime runs on integers of 8 bits, and the
 /// opset since which they accept these.
@@ -225,7 +225,9 @@ impl<'m> Fusion<'_, 'm> {
             let gone = vec![codes.node];
             return Some(Output { codes, gone });
         }
-        let limit = only_consumer(graph, output)?;
+        let Consumer { node: limit, input: 0 } = graph.only_consumer(output)? else {
+            return None;
+        };
         let (least, most) = limits(graph, limit)?;
         let codes = quantized(graph, graph.output(limit, 0)?)?;
         let folded = codes.saturate_at(least, most);

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use crate::encode::dequantize::points;
 use crate::graph::elements::{data_type, to_f32};
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 
 /// Integers with their scale and zero point.
 #[derive(Clone, Debug)]
@@ -91,7 +91,7 @@ pub(super) fn dequantized<'m>(graph: &Graph<'m>, id: ValueId) -> Option<Codes<'m
 
 /// The integers that a `QuantizeLinear` writes, if nothing else reads its input.
 pub(super) fn quantized<'m>(graph: &Graph<'m>, id: ValueId) -> Option<Codes<'m>> {
-    let node = only_consumer(graph, id)?;
+    let Consumer { node, input: 0 } = graph.only_consumer(id)? else { return None };
     let proto = graph.nodes[node];
     if !proto.is_onnx() || proto.op_type != "QuantizeLinear" {
         return None;
@@ -99,15 +99,6 @@ pub(super) fn quantized<'m>(graph: &Graph<'m>, id: ValueId) -> Option<Codes<'m>>
     let output = graph.output(node, 0)?;
     let dtype = || graph.dtype(output).or(Some(DataType::UInt8));
     codes(graph, node, graph.values[output].name, dtype).filter(Codes::is_per_tensor)
-}
-
-/// The node that alone reads a value, at its first input.
-pub(super) fn only_consumer(graph: &Graph<'_>, id: ValueId) -> Option<usize> {
-    let value = &graph.values[id];
-    match value.consumers[..] {
-        [one] if one.input == 0 && !value.is_read_outside() => Some(one.node),
-        _ => None,
-    }
 }
 
 fn codes<'m>(

@@ -4,7 +4,7 @@
 use super::affine::{self, Affine, Channels, Kind};
 use super::product::Product;
 use crate::QuantizeError;
-use crate::graph::constants::{fixed, only_reader};
+use crate::graph::constants::fixed;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Changes;
 use crate::transform::pass_edits::PassEdits;
@@ -86,12 +86,13 @@ fn ends_a_function(graph: &Graph<'_>, mut source: ValueId) -> bool {
 /// output.
 fn after<'m>(graph: &Graph<'m>, index: usize, input: usize) -> Option<(ValueId, Product<'m>)> {
     let made = graph.output(index, 0)?;
-    let consumer = only_reader(graph, made)?;
+    let consumer = graph.only_consumer(made)?.node;
     if graph.input(consumer, 0) != Some(made) || graph.nodes[consumer].op_type == "Add" {
         return None;
     }
     let result = graph.output(consumer, 0)?;
-    let sum = only_reader(graph, result).filter(|sum| graph.nodes[*sum].op_type == "Add");
+    let sum = graph.only_consumer(result).map(|sum| sum.node);
+    let sum = sum.filter(|sum| graph.nodes[*sum].op_type == "Add");
     let added = sum.and_then(|sum| Product::of(graph, sum)).filter(|it| it.node == consumer);
     let product = added.or_else(|| Product::of(graph, consumer))?;
     Some((graph.input(index, input)?, product))

@@ -11,7 +11,6 @@ pub(super) mod product;
 use super::Changes;
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
-use crate::graph::constants::only_reader;
 use crate::graph::{Graph, Producer};
 
 use affine::Affine;
@@ -44,7 +43,7 @@ fn fold(graph: &Graph<'_>, wanted: fn(&Product<'_>, &Affine) -> bool) -> Changes
         let Producer::Node { node: producer, output: 0 } = graph.values[value].producer else {
             continue;
         };
-        if only_reader(graph, value) != Some(index) || graph.output(index, 0).is_none() {
+        if !graph.is_only_consumer(index, value) || graph.output(index, 0).is_none() {
             continue;
         }
         let Some(product) = Product::of(graph, producer) else { continue };

@@ -4,7 +4,7 @@
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor};
 
 use super::affine::{Affine, Channels};
-use crate::graph::constants::{fixed, only_reader};
+use crate::graph::constants::fixed;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::floats::{floats, rounded};
 use crate::transform::pass_edits::PassEdits;
@@ -116,7 +116,7 @@ impl<'m> Product<'m> {
                 return None;
             };
             let found = graph.nodes[node];
-            if found.op_type != "MatMul" || only_reader(graph, value) != Some(index) {
+            if found.op_type != "MatMul" || !graph.is_only_consumer(index, value) {
                 return None;
             }
             let bias_value = graph.input(index, 1 - input)?;
@@ -233,7 +233,7 @@ impl<'m> Product<'m> {
 
     /// Whether no other node reads the weight.
     pub(in crate::transform) fn owns_weight(&self, graph: &Graph<'_>) -> bool {
-        only_reader(graph, self.weight_value) == Some(self.node)
+        graph.is_only_consumer(self.node, self.weight_value)
     }
 
     /// Whether the input is padded with zeros.

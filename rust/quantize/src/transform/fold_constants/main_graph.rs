@@ -10,7 +10,7 @@ use super::{
     transposed,
 };
 use crate::QuantizeError;
-use crate::graph::constants::{fixed, only_reader};
+use crate::graph::constants::fixed;
 use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::Changes;
 use crate::transform::pass_edits::PassEdits;
@@ -27,7 +27,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     let transposes = transposed(graph) <= MAX_TRANSPOSED_BYTES;
     for index in graph.order()? {
         // A transposed weight that something else reads would be stored twice.
-        let alone = |value| only_reader(graph, value) == Some(index);
+        let alone = |value| graph.is_only_consumer(index, value);
         let replaces = transposes && graph.input(index, 0).is_some_and(alone);
         let small = graph.nodes[index].op_type == "Transpose" && !replaces;
         expressions.add(index, small);
@@ -94,7 +94,7 @@ impl Expressions<'_, '_> {
         let tensor = self.evaluation.value(node, &inputs)?;
         let rearranges = REARRANGE.contains(&&*node.op_type);
         let apart = graph.model.proto().ir_version >= 4;
-        let own = graph.input(index, 0).filter(|value| only_reader(graph, *value) == Some(index));
+        let own = graph.input(index, 0).filter(|value| graph.is_only_consumer(index, *value));
         let origin = own.filter(|_| rearranges && apart).and_then(|value| {
             let initializer = matches!(graph.values[value].producer, Producer::Initializer { .. });
             if initializer { Some(value) } else { self.known(value)?.origin }
