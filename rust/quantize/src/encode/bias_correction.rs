@@ -11,7 +11,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 use rayon::prelude::*;
 
 use crate::encode::{Encoded, EncodedTensor};
@@ -229,14 +229,9 @@ fn addend(graph: &Graph<'_>, node: usize, may_change: impl Fn(ValueId) -> bool) 
 
 /// Whether a value is a constant float32 vector that cannot be overridden.
 fn is_vector(graph: &Graph<'_>, value: ValueId) -> bool {
-    let overridable = matches!(
-        graph.values[value].producer,
-        crate::graph::Producer::Initializer { overridable: true, .. }
-    );
-    !overridable
-        && graph
-            .constant(value)
-            .is_some_and(|tensor| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1)
+    let vector =
+        |tensor: &TensorProto| tensor.dtype() == Some(DataType::Float) && tensor.dims.len() == 1;
+    graph.fixed_constant(value).is_some_and(vector)
 }
 
 /// The input axis that a node sums over, counted from the end if negative.

@@ -75,6 +75,11 @@ impl Value<'_> {
     pub fn is_read_outside(&self) -> bool {
         self.used_in_subgraph || self.is_output
     }
+
+    /// Whether the value is an initializer that an input of the model may replace.
+    pub fn is_overridable(&self) -> bool {
+        matches!(self.producer, Producer::Initializer { overridable: true, .. })
+    }
 }
 
 /// Where a value comes from.
@@ -226,6 +231,11 @@ impl<'m> Graph<'m> {
             Producer::Node { node, .. } => constant_of(self.nodes[node]),
             _ => None,
         }
+    }
+
+    /// The constant tensor of a value, if no input of the model may replace it.
+    pub fn fixed_constant(&self, value: ValueId) -> Option<&'m TensorProto> {
+        self.constant(value).filter(|_| !self.values[value].is_overridable())
     }
 
     /// The constant tensor of a value, or of the input of the `Cast` that produces the value.

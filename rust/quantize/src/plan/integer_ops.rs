@@ -310,12 +310,10 @@ impl ActivationContext<'_, '_> {
         axes: usize,
     ) -> Result<(), &'static str> {
         let graph = self.graph;
-        let vector = graph.constant(bias).is_some_and(|tensor| {
+        let vector = graph.fixed_constant(bias).is_some_and(|tensor| {
             tensor.dtype() == Some(DataType::Float) && (1..=axes).contains(&tensor.dims.len())
         });
-        let overridable =
-            matches!(graph.values[bias].producer, Producer::Initializer { overridable: true, .. });
-        if !vector || overridable || !self.matches_channels(bias, weight, node) {
+        if !vector || !self.matches_channels(bias, weight, node) {
             return Err("its bias is not a constant vector of one value a channel");
         }
         let name = graph.values[bias].name;

@@ -8,7 +8,7 @@ use super::select::Selection;
 use crate::graph::ops;
 use crate::graph::ops::Slot;
 use crate::graph::uses::Constant;
-use crate::graph::{Consumer, Graph, Producer, ValueId};
+use crate::graph::{Consumer, Graph, ValueId};
 
 /// For each constant that an operator reads like an activation, or as a scale or bias: whether it
 /// can be quantized, or the reason why not.
@@ -37,7 +37,7 @@ fn fits(graph: &Graph<'_>, constant: ValueId, selection: &Selection) -> Result<(
     let Some(tensor) = float.filter(|tensor| !tensor.dims.contains(&0)) else {
         return Err("a constant that it reads is not float32, or empty");
     };
-    if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
+    if value.is_overridable() {
         return Err("an input of the model may replace what it reads");
     }
     if selection.excluded(&[value.name], std::iter::empty()).is_some() {

@@ -249,7 +249,7 @@ fn kept(
     if constant.dtype == Some(data_type(qtype)) {
         return Some(KeepReason::Already { qtype });
     }
-    if matches!(value.producer, Producer::Initializer { overridable: true, .. }) {
+    if value.is_overridable() {
         return Some(KeepReason::Overridable);
     }
     // If every operator is quantized, no consumer reads it in float.
@@ -279,9 +279,8 @@ pub(crate) fn reserved(
     let why = |constant: &Constant<'_>| {
         let value = &graph.values[constant.anchor];
         let excluded = selection.excluded(&constant.names(graph), constant.multipliers(graph));
-        let overridable = matches!(value.producer, Producer::Initializer { overridable: true, .. });
         excluded
-            .or_else(|| overridable.then_some(KeepReason::Overridable))
+            .or_else(|| value.is_overridable().then_some(KeepReason::Overridable))
             .or_else(|| read_otherwise(graph, constant))
     };
     Ok(constants.iter().map(why).collect())

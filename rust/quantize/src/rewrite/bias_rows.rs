@@ -89,7 +89,5 @@ fn fused(graph: &Graph<'_>, node: usize) -> Option<(usize, usize)> {
 
 /// A constant vector.
 fn vector<'m>(graph: &Graph<'m>, value: ValueId) -> Option<&'m TensorProto> {
-    let given =
-        matches!(graph.values[value].producer, Producer::Initializer { overridable: true, .. });
-    graph.constant(value).filter(|tensor| !given && tensor.dims.len() == 1)
+    graph.fixed_constant(value).filter(|tensor| tensor.dims.len() == 1)
 }

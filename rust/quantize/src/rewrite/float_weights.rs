@@ -73,12 +73,7 @@ impl FloatWeights<'_, '_> {
         if let Some(known) = self.known.get(&value) {
             return Some(known.clone());
         }
-        let overridable = matches!(
-            self.graph.values[value].producer,
-            Producer::Initializer { overridable: true, .. }
-        );
-        let proto = self.graph.constant(value).filter(|_| !overridable)?;
-        self.graph.model.tensor(proto).ok()
+        self.graph.model.tensor(self.graph.fixed_constant(value)?).ok()
     }
 
     fn input(&self, node: usize, input: usize) -> Option<Tensor> {

@@ -43,9 +43,7 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let output = graph.output(node, 0)?;
     let constant = |input: usize| {
         let id = graph.input(node, input)?;
-        let replaced =
-            matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. });
-        graph.model.tensor(graph.constant(id).filter(|_| !replaced)?).ok()
+        graph.model.tensor(graph.fixed_constant(id)?).ok()
     };
     if proto.op_type != "QuantizeLinear" || !proto.is_onnx() || graph.values[output].is_output {
         return None;

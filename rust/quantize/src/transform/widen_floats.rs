@@ -19,7 +19,7 @@ use crate::graph::kv_cache::cached_attention;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Graph, Producer, Value, ValueId};
 
 /// The types that are converted. float32 represents all their values.
 pub(crate) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
@@ -78,11 +78,8 @@ fn computes(graph: &Graph<'_>, index: usize) -> bool {
     let node = graph.nodes[index];
     let values = || node.input.iter().chain(&node.output).filter(|name| !name.is_empty());
     // An overridable initializer behind a `Cast` would look like a computed value and be quantized.
-    let given = |id: ValueId| {
-        matches!(graph.values[id].producer, Producer::Initializer { overridable: true, .. })
-    };
-    let known =
-        |name: &String| graph.value(name).is_some_and(|id| graph.dtype(id).is_some() && !given(id));
+    let is_known = |id: ValueId| graph.dtype(id).is_some() && !graph.values[id].is_overridable();
+    let known = |name: &String| graph.value(name).is_some_and(is_known);
     let half = |name: &String| graph.value(name).is_some_and(|id| is_half(graph, id));
     let of_runtime =
         || node.domain == ops::MICROSOFT && MICROSOFT_OPS.contains(&node.op_type.as_str());
@@ -145,7 +142,7 @@ impl Widening<'_, '_> {
     fn value(&mut self, value: ValueId) {
         let graph = self.graph;
         let found = &graph.values[value];
-        let known = found.is_read_outside() || is_given(found.producer);
+        let known = found.is_read_outside() || is_given(found);
         let half_read =
             known || found.consumers.iter().any(|consumer| !self.reads_wide(consumer.node, value));
         if let Some((cast, source)) = self.rounded(value) {
@@ -322,11 +319,8 @@ impl Widening<'_, '_> {
 }
 
 /// Whether a value comes from outside the graph, or may.
-fn is_given(producer: Producer<'_>) -> bool {
-    matches!(
-        producer,
-        Producer::Input | Producer::Sparse | Producer::Initializer { overridable: true, .. }
-    )
+fn is_given(value: &Value<'_>) -> bool {
+    matches!(value.producer, Producer::Input | Producer::Sparse) || value.is_overridable()
 }
 
 fn is_cast(graph: &Graph<'_>, node: usize) -> bool {

@@ -250,10 +250,7 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
     let Producer::Node { node, .. } = graph.values[value].producer else { return None };
     casts(graph.nodes[node])?;
     let source = graph.input(node, 0)?;
-    let (tensor, shape) = (graph.constant(source)?, graph.shape(source)?);
-    if matches!(graph.values[source].producer, Producer::Initializer { overridable: true, .. }) {
-        return None;
-    }
+    let (tensor, shape) = (graph.fixed_constant(source)?, graph.shape(source)?);
     is_float(tensor).then_some(())?;
     Some((tensor, shape.into_iter().collect::<Option<_>>()?))
 }
