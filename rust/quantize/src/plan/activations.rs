@@ -185,14 +185,10 @@ fn rules(
 fn already(graph: &Graph<'_>, order: &[usize]) -> BTreeSet<ValueId> {
     let mut already = BTreeSet::new();
     for node in order.iter().copied() {
-        let moves = || {
-            let rule = ops::rule(graph.nodes[node]);
-            rule.is_some_and(|rule| {
-                matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
-            })
-        };
         let comes = graph.input(node, 0).is_some_and(|input| already.contains(&input));
-        if graph.nodes[node].op_type == "DequantizeLinear" || comes && moves() {
+        if graph.nodes[node].op_type == "DequantizeLinear"
+            || comes && ops::moves_elements(graph, node)
+        {
             already.extend(float32::outputs(graph, node));
         }
     }

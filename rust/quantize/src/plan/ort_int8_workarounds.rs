@@ -18,7 +18,7 @@ use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Decision, ValuePlan};
-use crate::graph::ops::{self, IntegerSupport};
+use crate::graph::ops;
 use crate::graph::{Graph, ValueId};
 
 /// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
@@ -42,9 +42,7 @@ pub(super) fn quantize_moved(
     let proto = graph.nodes[node];
     let moves = writes_type(graph.model)
         && CARRIERS.contains(&proto.op_type.as_str())
-        && ops::rule(proto).is_some_and(|rule| {
-            matches!((rule.integer)(graph, node), IntegerSupport::SameAsInput { .. })
-        });
+        && ops::moves_elements(graph, node);
     let plan = graph.input(node, 0).filter(|_| moves).and_then(|id| decisions.quantized(id));
     let plan =
         plan.filter(|plan| plan.spec.qtype == QType::Int8 && plan.consumers == Consumers::All);

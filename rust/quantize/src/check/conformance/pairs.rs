@@ -71,15 +71,10 @@ impl<'g, 'm> Pairs<'g, 'm> {
         let mut value = value;
         let mut back = false;
         while let Producer::Node { node, .. } = self.graph.values[value].producer {
-            let moves = || {
-                ops::rule(self.graph.nodes[node]).is_some_and(|rule| {
-                    matches!((rule.integer)(self.graph, node), IntegerSupport::SameAsInput { .. })
-                })
-            };
             match self.graph.nodes[node].op_type.as_str() {
                 "QuantizeLinear" => return back,
                 "DequantizeLinear" if !back => back = true,
-                _ if back && moves() => {}
+                _ if back && ops::moves_elements(self.graph, node) => {}
                 _ => return false,
             }
             let Some(before) = self.graph.input(node, 0) else { return false };
@@ -95,8 +90,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
             let consumers = &self.graph.values[value].consumers;
             let first = consumers.first()?.node;
             let functions = consumers.len() == 1
-                && ops::rule(self.graph.nodes[first])
-                    .is_some_and(|rule| (rule.integer)(self.graph, first) == IntegerSupport::Fused);
+                && ops::integer_support(self.graph, first) == Some(IntegerSupport::Fused);
             if functions {
                 value = self.graph.output(first, 0)?;
                 continue;

@@ -130,6 +130,16 @@ pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
     families.iter().flat_map(|family| family.iter()).find(|rule| rule.op_type == node.op_type)
 }
 
+/// How a node can run on integers; `None` for unknown operators.
+pub(crate) fn integer_support(graph: &Graph<'_>, node: usize) -> Option<IntegerSupport> {
+    Some((rule(graph.nodes[node])?.integer)(graph, node))
+}
+
+/// Whether a node only moves or selects elements of input 0.
+pub(crate) fn moves_elements(graph: &Graph<'_>, node: usize) -> bool {
+    matches!(integer_support(graph, node), Some(IntegerSupport::SameAsInput { .. }))
+}
+
 /// The types of all operators that have a rule.
 pub(crate) fn op_types() -> impl Iterator<Item = &'static str> {
     let families = ALL.iter().chain(&[microsoft::RULES]);

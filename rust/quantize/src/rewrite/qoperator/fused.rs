@@ -5,7 +5,7 @@ use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 use super::Fusion;
 use super::quantized::{Codes, dequantized, quantized};
 use crate::graph::ops::arithmetic::averages_integers;
-use crate::graph::ops::{IntegerSupport, MICROSOFT, rule};
+use crate::graph::ops::{MICROSOFT, moves_elements};
 use crate::graph::qattention;
 use crate::graph::qlinear::{QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits};
 use crate::graph::{Consumer, Graph, ValueId};
@@ -69,7 +69,7 @@ impl<'m> Fusion<'_, 'm> {
         let moves = match proto.op_type.as_str() {
             // Its table is a constant or an activation, and its indices are integers.
             "Gather" => true,
-            _ => matches!((rule(proto)?.integer)(graph, node), IntegerSupport::SameAsInput { .. }),
+            _ => moves_elements(graph, node),
         };
         let input = dequantized(graph, graph.input(node, 0)?)?;
         if !moves || !input.is_8_bit() || !input.is_positive() {
