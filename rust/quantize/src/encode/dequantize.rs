@@ -5,7 +5,7 @@ use quantize_rs_math::{
 };
 use quantize_rs_onnx::{DataType, Tensor};
 
-use crate::graph::elements::{data_type, to_f32};
+use crate::graph::elements::{qtype_of, to_f32};
 
 /// A stored weight.
 pub(crate) struct Decoded {
@@ -44,7 +44,7 @@ pub(crate) fn plain(
 
 /// The elements of a zero point tensor.
 pub(crate) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
-    let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+    let qtype = qtype_of(tensor.dtype)?;
     if qtype.is_float() {
         return Some(vec![0; count]);
     }
@@ -173,7 +173,7 @@ pub(crate) fn scale_floats(tensor: &Tensor) -> Option<Vec<f32>> {
         return Some(tensor.data.iter().map(|code| power_of_two(*code)).collect());
     }
     let narrow = || {
-        let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == tensor.dtype)?;
+        let qtype = qtype_of(tensor.dtype)?;
         qtype.format().filter(|_| qtype.bits() == 8)?;
         let unit = [Params { scale: 1.0, zero_point: 0 }];
         let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;

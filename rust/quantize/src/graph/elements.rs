@@ -36,6 +36,11 @@ pub(crate) fn data_type(qtype: QType) -> DataType {
     }
 }
 
+/// The numeric type of an element type of ONNX; `None` for those that are not quantized to.
+pub(crate) fn qtype_of(dtype: DataType) -> Option<QType> {
+    QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
+}
+
 /// Where the float32 elements of a weight are: in place, or converted from another float.
 pub(crate) enum Elements {
     InPlace(Bytes),
@@ -81,5 +86,18 @@ impl Elements {
             Elements::InPlace(bytes) => FloatSource::LittleEndian(bytes.as_chunks::<4>().0),
             Elements::Converted(values) => FloatSource::Slice(values),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_numeric_type_has_an_element_type_of_its_own() {
+        for qtype in QType::ALL {
+            assert_eq!(qtype_of(data_type(*qtype)), Some(*qtype));
+        }
+        assert_eq!(qtype_of(DataType::Float), None);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_math::{Granularity, QType};
+use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto, canonical_domain};
 
 use super::writer::floats_of;
 use crate::QuantizeError;
 use crate::encode::codes::codes_of;
 use crate::encode::dequantize::{Cut, Decoded, plain, scale_floats};
-use crate::graph::elements::data_type;
+use crate::graph::elements::qtype_of;
 use crate::graph::names::Names;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::plan::MICROSOFT;
@@ -272,8 +272,4 @@ impl FloatWeights<'_, '_> {
             }
         }
     }
-}
-
-fn qtype_of(dtype: DataType) -> Option<QType> {
-    QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
 }

@@ -9,7 +9,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
-use crate::graph::elements::data_type;
+use crate::graph::elements::qtype_of;
 use crate::graph::{Graph, Producer, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
@@ -57,7 +57,7 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
         (None, Some(dtype)) => dtype,
         (None, None) => DataType::UInt8,
     };
-    let qtype = *QType::ALL.iter().find(|qtype| data_type(**qtype) == dtype)?;
+    let qtype = qtype_of(dtype)?;
     // float64 inputs and 8-bit float outputs have different rounding rules.
     if weight.dtype != DataType::Float || qtype.is_float() || proto.attribute("precision").is_some()
     {

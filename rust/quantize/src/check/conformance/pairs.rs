@@ -3,7 +3,7 @@
 use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
-use crate::graph::elements::data_type;
+use crate::graph::elements::qtype_of;
 use crate::graph::ops;
 use crate::graph::ops::IntegerSupport;
 use crate::graph::uses;
@@ -22,7 +22,7 @@ pub(super) struct Parameters {
 impl Parameters {
     /// Its quantized type, if it is one.
     pub(super) fn qtype(&self) -> Option<QType> {
-        QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == self.dtype)
+        qtype_of(self.dtype)
     }
 }
 

@@ -1,13 +1,12 @@
 //! Operators on integers with all scales as inputs: the check that they read the same values as the
 //! operators on floats that they replace.
 
-use quantize_rs_math::QType;
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::Check;
 use super::wiring::{Step, Walk, equal};
 use crate::encode::dequantize::points;
-use crate::graph::elements::data_type;
+use crate::graph::elements::qtype_of;
 use crate::graph::qattention::is_left_out;
 use crate::graph::qlinear::{
     QLinear, ROWS, SOFTMAX_ALONG_ONE_AXIS, Slot, limits, number, qlinear_of,
@@ -226,7 +225,7 @@ fn reaches(after: &Graph<'_>, node: usize, twin: &QLinear) -> Option<(f32, f64, 
         }
         None => (after.dtype(after.output(node, 0)?)?, 0),
     };
-    let qtype = QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)?;
+    let qtype = qtype_of(dtype)?;
     let value = |code: i32| f64::from(scale) * (f64::from(code) - f64::from(zero_point));
     Some((scale, value(qtype.min()), value(qtype.max())))
 }

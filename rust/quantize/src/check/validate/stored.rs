@@ -8,7 +8,7 @@ use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
 use super::{Check, Validation, experts, products};
 use crate::QuantizeError;
 use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_floats};
-use crate::graph::elements::data_type;
+use crate::graph::elements;
 use crate::graph::uses;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::options::HalfType;
@@ -55,8 +55,7 @@ pub(super) enum Form {
 
 /// The quantized type of an element type.
 pub(super) fn qtype_of(tensor: &TensorProto) -> Option<QType> {
-    let dtype = tensor.dtype()?;
-    QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
+    elements::qtype_of(tensor.dtype()?)
 }
 
 /// Every weight that `after` stores as integers and `before` does not.

@@ -1,10 +1,9 @@
 //! Finds quantized values: what a `DequantizeLinear` reads, and what a `QuantizeLinear` writes.
 
-use quantize_rs_math::QType;
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use crate::encode::dequantize::points;
-use crate::graph::elements::{data_type, to_f32};
+use crate::graph::elements::{qtype_of, to_f32};
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 
 /// Integers with their scale and zero point.
@@ -54,7 +53,7 @@ impl Codes<'_> {
 
     /// The integer of a number, as `QuantizeLinear` computes it.
     fn code(&self, number: f32) -> Option<i32> {
-        let (qtype, scale) = (qtype(self.dtype)?, *self.scales.first()?);
+        let (qtype, scale) = (qtype_of(self.dtype)?, *self.scales.first()?);
         let zero_point = *self.zero_points.first()?;
         let steps = (number / scale).round_ties_even();
         if steps.is_nan() {
@@ -68,14 +67,10 @@ impl Codes<'_> {
     /// Whether numbers below `least` and above `most` have the integers of these limits, which are
     /// the ends of the type.
     pub(super) fn saturate_at(&self, least: f32, most: f32) -> bool {
-        qtype(self.dtype).is_some_and(|qtype| {
+        qtype_of(self.dtype).is_some_and(|qtype| {
             self.code(least) == Some(qtype.min()) && self.code(most) == Some(qtype.max())
         })
     }
-}
-
-fn qtype(dtype: DataType) -> Option<QType> {
-    QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
 }
 
 /// The integers of a value that a `DequantizeLinear` writes.

@@ -1,10 +1,9 @@
 //! Scales of quantized constants: the largest number that they stand for may be beyond 16 bits
 //! where the scales are not.
 
-use quantize_rs_math::QType;
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use crate::graph::elements::data_type;
+use crate::graph::elements::qtype_of;
 use crate::graph::ops::MICROSOFT;
 
 /// The inputs of an operator that dequantizes constants.
@@ -61,7 +60,7 @@ pub(super) fn scaled(
 
 /// The largest magnitude of an element of `DequantizeLinear` without its zero point.
 fn largest(dtype: DataType, has_zero_point: bool) -> Option<f32> {
-    let qtype = QType::ALL.iter().find(|qtype| data_type(**qtype) == dtype)?;
+    let qtype = qtype_of(dtype)?;
     match qtype.format() {
         Some(format) => Some(format.max()),
         None => Some(largest_of_bits(qtype.bits(), has_zero_point || !qtype.signed())),
