@@ -5,7 +5,7 @@ use quantize_rs_math::{
 };
 use quantize_rs_onnx::{DataType, Tensor};
 
-use crate::graph::elements::{qtype_of, to_f32};
+use crate::graph::elements::{integers, qtype_of, to_f32};
 
 /// A stored weight.
 pub(crate) struct Decoded {
@@ -44,20 +44,11 @@ pub(crate) fn plain(
 
 /// The elements of a zero point tensor.
 pub(crate) fn points(tensor: &Tensor, count: usize) -> Option<Vec<i32>> {
-    let qtype = qtype_of(tensor.dtype)?;
-    if qtype.is_float() {
+    // The zero point of a float is 0.
+    if qtype_of(tensor.dtype)?.is_float() {
         return Some(vec![0; count]);
     }
-    if qtype == QType::Int32 {
-        let bytes = tensor.data.as_chunks::<4>().0.iter();
-        let numbers: Vec<i32> = bytes.map(|bytes| i32::from_le_bytes(*bytes)).collect();
-        return Some(numbers).filter(|numbers| numbers.len() == count);
-    }
-    let layout = Layout::of(&[tensor.elements()], Granularity::PerTensor).ok()?;
-    let unit = [Params { scale: 1.0, zero_point: 0 }];
-    let numbers = dequantize(&tensor.data, &layout, &unit, qtype);
-    #[allow(clippy::cast_possible_truncation)] // integers of at most 16 bits, exact in float32
-    let numbers: Vec<i32> = numbers.into_iter().map(|x| x as i32).collect();
+    let numbers = integers(tensor)?;
     match numbers[..] {
         [one] => Some(vec![one; count]),
         _ => Some(numbers).filter(|numbers| numbers.len() == count),

@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use half::{bf16, f16};
-use quantize_rs_math::{FloatSource, QType};
+use quantize_rs_math::{FloatSource, QType, pack};
 use quantize_rs_onnx::{DataType, Tensor};
 
 /// Converts the elements of a floating-point tensor to float32.
@@ -39,6 +39,23 @@ pub(crate) fn data_type(qtype: QType) -> DataType {
 /// The numeric type of an element type of ONNX; `None` for those that are not quantized to.
 pub(crate) fn qtype_of(dtype: DataType) -> Option<QType> {
     QType::ALL.iter().copied().find(|qtype| data_type(*qtype) == dtype)
+}
+
+/// The elements of a tensor of integers of at most 32 bits; `None` for other types.
+pub(crate) fn integers(tensor: &Tensor) -> Option<Vec<i32>> {
+    let qtype = qtype_of(tensor.dtype).filter(|qtype| !qtype.is_float())?;
+    let (bytes, bits, signed) = (&tensor.data, qtype.bits(), qtype.signed());
+    let halves = || bytes.as_chunks::<2>().0.iter().copied();
+    Some(match (bits, signed) {
+        (32, _) => bytes.as_chunks::<4>().0.iter().map(|word| i32::from_le_bytes(*word)).collect(),
+        (16, true) => halves().map(|half| i32::from(i16::from_le_bytes(half))).collect(),
+        (16, false) => halves().map(|half| i32::from(u16::from_le_bytes(half))).collect(),
+        (8, false) => bytes.iter().map(|byte| i32::from(*byte)).collect(),
+        _ => pack::unpack(bytes, bits, signed, tensor.elements())
+            .into_iter()
+            .map(i32::from)
+            .collect(),
+    })
 }
 
 /// Where the float32 elements of a weight are: in place, or converted from another float.
@@ -99,5 +116,21 @@ mod tests {
             assert_eq!(qtype_of(data_type(*qtype)), Some(*qtype));
         }
         assert_eq!(qtype_of(DataType::Float), None);
+    }
+
+    #[test]
+    fn integers_keep_their_sign() {
+        let of = |dtype: DataType, shape: &[usize], data: &'static [u8]| {
+            integers(&Tensor { dtype, shape: shape.to_vec(), data: Bytes::from_static(data) })
+        };
+        assert_eq!(of(DataType::Int4, &[3], &[0x8f, 0x07]), Some(vec![-1, -8, 7]));
+        assert_eq!(of(DataType::UInt4, &[3], &[0x8f, 0x07]), Some(vec![15, 8, 7]));
+        assert_eq!(of(DataType::UInt2, &[2], &[0x0b]), Some(vec![3, 2]));
+        assert_eq!(of(DataType::Int8, &[2], &[0x80, 0x7f]), Some(vec![-128, 127]));
+        assert_eq!(of(DataType::UInt8, &[2], &[0x80, 0x7f]), Some(vec![128, 127]));
+        assert_eq!(of(DataType::Int16, &[1], &[0x00, 0x80]), Some(vec![-32768]));
+        assert_eq!(of(DataType::UInt16, &[1], &[0x00, 0x80]), Some(vec![32768]));
+        assert_eq!(of(DataType::Int32, &[1], &[0xfe, 0xff, 0xff, 0xff]), Some(vec![-2]));
+        assert_eq!(of(DataType::Float8E4M3FN, &[1], &[0x80]), None);
     }
 }

@@ -4,12 +4,12 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_math::{FloatSource, Granularity, Layout, Params, QSpec, QType, quantize};
+use quantize_rs_math::{FloatSource, Granularity, Layout, Params, QSpec, quantize};
 use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
-use crate::graph::elements::qtype_of;
+use crate::graph::elements::{integers, qtype_of};
 use crate::graph::{Graph, Producer, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
@@ -59,14 +59,14 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     };
     let qtype = qtype_of(dtype)?;
     // float64 inputs and 8-bit float outputs have different rounding rules.
-    if weight.dtype != DataType::Float || qtype.is_float() || proto.attribute("precision").is_some()
-    {
+    let is_supported = !qtype.is_float() && qtype.bits() <= 16;
+    if weight.dtype != DataType::Float || !is_supported || proto.attribute("precision").is_some() {
         return None;
     }
     let scales = scale.to_f32()?;
     let layout = Layout::of(&weight.shape, granularity(proto, &weight, &scale)?).ok()?;
     let points = match zero_point {
-        Some(tensor) if tensor.shape == scale.shape => integers(&tensor, qtype, scales.len())?,
+        Some(tensor) if tensor.shape == scale.shape => integers(&tensor)?,
         Some(_) => return None,
         None => vec![0; scales.len()],
     };
@@ -102,32 +102,4 @@ fn granularity(proto: &NodeProto, weight: &Tensor, scale: &Tensor) -> Option<Gra
             (layout.scale_shape() == shape).then_some(granularity)
         }
     }
-}
-
-/// The elements of a tensor of 2 to 16-bit integers.
-fn integers(tensor: &Tensor, qtype: QType, count: usize) -> Option<Vec<i32>> {
-    let bytes = &tensor.data;
-    let found: Vec<i32> = match (qtype.bits(), qtype.signed()) {
-        (8, true) => bytes.iter().map(|byte| i32::from(byte.cast_signed())).collect(),
-        (8, false) => bytes.iter().map(|byte| i32::from(*byte)).collect(),
-        (16, signed) => {
-            let halves = bytes.as_chunks::<2>().0.iter();
-            let one = |half: &[u8; 2]| {
-                if signed {
-                    i32::from(i16::from_le_bytes(*half))
-                } else {
-                    i32::from(u16::from_le_bytes(*half))
-                }
-            };
-            halves.map(one).collect()
-        }
-        (bits @ (2 | 4), signed) => {
-            let wide = quantize_rs_math::pack::unpack(bytes, bits, signed, count);
-            wide.into_iter()
-                .map(|x| if signed { i32::from(x) } else { i32::from(x.cast_unsigned()) })
-                .collect()
-        }
-        _ => return None,
-    };
-    (found.len() == count).then_some(found)
 }

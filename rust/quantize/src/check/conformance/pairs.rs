@@ -1,9 +1,9 @@
 //! The `QuantizeLinear`/`DequantizeLinear` pairs of a graph.
 
 use quantize_rs_math::QType;
-use quantize_rs_onnx::DataType;
+use quantize_rs_onnx::{DataType, Tensor};
 
-use crate::graph::elements::qtype_of;
+use crate::graph::elements::{integers, qtype_of};
 use crate::graph::ops;
 use crate::graph::ops::IntegerSupport;
 use crate::graph::uses;
@@ -14,7 +14,7 @@ use crate::graph::{Graph, Producer, ValueId};
 pub(super) struct Parameters {
     pub(super) dtype: DataType,
     pub(super) scales: Vec<f32>,
-    pub(super) zero_points: Vec<i64>,
+    pub(super) zero_points: Vec<i32>,
     /// The integers, if they are constant, or reshaped from a constant.
     pub(super) constant: Option<ValueId>,
 }
@@ -55,7 +55,7 @@ impl<'g, 'm> Pairs<'g, 'm> {
         let constant = uses::rearranged_from(graph, graph.input(node, 0)?);
         let scales = tensor(1)?.to_f32()?;
         let (dtype, zero_points) = match (tensor(2), constant) {
-            (Some(zero), _) => (zero.dtype, integers(zero.dtype, &zero.data)?),
+            (Some(zero), _) => (zero.dtype, zero_points_of(&zero)?),
             (None, Some(value)) => (graph.dtype(value)?, vec![0; scales.len()]),
             (None, None) => (DataType::UInt8, vec![0; scales.len()]),
         };
@@ -104,24 +104,13 @@ impl<'g, 'm> Pairs<'g, 'm> {
     }
 }
 
-/// Zero points as numbers.
-fn integers(dtype: DataType, data: &[u8]) -> Option<Vec<i64>> {
-    Some(match dtype {
-        DataType::Int8 => data.iter().map(|byte| i64::from(byte.cast_signed())).collect(),
-        DataType::UInt8 => data.iter().map(|byte| i64::from(*byte)).collect(),
+/// Zero points as integers of at least 8 bits.
+fn zero_points_of(tensor: &Tensor) -> Option<Vec<i32>> {
+    let qtype = qtype_of(tensor.dtype).filter(|qtype| qtype.bits() >= 8)?;
+    if qtype.is_float() && qtype.is_scaled() {
         // Only 0 or not matters, and the sign of 0 does not.
-        DataType::Float8E4M3FN | DataType::Float8E5M2 => {
-            data.iter().map(|byte| i64::from(byte & i8::MAX.cast_unsigned())).collect()
-        }
-        DataType::Int16 => {
-            data.as_chunks::<2>().0.iter().map(|b| i64::from(i16::from_le_bytes(*b))).collect()
-        }
-        DataType::UInt16 => {
-            data.as_chunks::<2>().0.iter().map(|b| i64::from(u16::from_le_bytes(*b))).collect()
-        }
-        DataType::Int32 => {
-            data.as_chunks::<4>().0.iter().map(|b| i64::from(i32::from_le_bytes(*b))).collect()
-        }
-        _ => return None,
-    })
+        let magnitudes = tensor.data.iter().map(|byte| byte & i8::MAX.cast_unsigned());
+        return Some(magnitudes.map(i32::from).collect());
+    }
+    integers(tensor)
 }
