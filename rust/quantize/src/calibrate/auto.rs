@@ -12,6 +12,7 @@ use super::engine::Engine;
 use super::retained::MAX_RETAINED;
 use super::run::Control;
 use crate::graph::Graph;
+use crate::graph::ops::is_convolution;
 use crate::plan::{IntegerNode, Source};
 use crate::ranges::ENOUGH_SAMPLES;
 use crate::{Method, Plan, QuantizeError, Ranges};
@@ -114,7 +115,6 @@ fn without_comparison(samples: usize) -> &'static dyn RangeFinder {
 /// The inputs of convolutions that the quantized model computes on integers; if they have the scale
 /// of another value, as behind a `MaxPool`, that one.
 fn convolution_inputs(graph: &Graph<'_>, plan: &Plan) -> BTreeSet<String> {
-    let convolves = |node: usize| matches!(&*graph.nodes[node].op_type, "Conv" | "ConvTranspose");
     let sources: BTreeMap<&str, &str> = plan
         .quantized()
         .filter_map(|(value, how)| match &how.source {
@@ -122,7 +122,8 @@ fn convolution_inputs(graph: &Graph<'_>, plan: &Plan) -> BTreeSet<String> {
             _ => None,
         })
         .collect();
-    let nodes = plan.integer_nodes().into_iter().filter(|integer| convolves(integer.node));
+    let convolves = |integer: &IntegerNode| is_convolution(graph.nodes[integer.node]);
+    let nodes = plan.integer_nodes().into_iter().filter(convolves);
     let scaled = |integer: IntegerNode| {
         let mut name = graph.values[integer.input].name;
         while let Some(source) = sources.get(name) {

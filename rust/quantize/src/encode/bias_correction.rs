@@ -16,6 +16,7 @@ use rayon::prelude::*;
 
 use crate::encode::{Encoded, EncodedTensor};
 use crate::graph::elements::to_f32;
+use crate::graph::ops::is_convolution;
 use crate::graph::qattention::is_attention;
 use crate::graph::uses::Use;
 use crate::graph::{Graph, ValueId};
@@ -80,7 +81,7 @@ pub(crate) fn products<'p>(graph: &Graph<'_>, plan: &'p Plan) -> Vec<Product<'p>
             let direct = graph.input(node, 1) == Some(weight) && graph.nodes[node].is_onnx();
             // The error of a cast is too small to justify a calibration run.
             let float = constant.dtype == Some(DataType::Float) && how.spec.qtype.is_scaled();
-            let convolves = convolves(graph.nodes[node]);
+            let convolves = is_convolution(graph.nodes[node]);
             let lies = if convolves { constant.shape.len() > 2 } else { constant.shape.len() == 2 };
             if !direct || !float || !lies {
                 continue;
@@ -157,15 +158,11 @@ fn fraction(input: &ObservedRange) -> Option<f64> {
 /// `MiniLM` 0.2 of 12.6, whereas with 8 bits they gained 0 and 1.0.
 fn serves(graph: &Graph<'_>, product: &Product<'_>, multiply: &HashSet<usize>) -> bool {
     let Product { node, how, place, .. } = *product;
-    let near = convolves(graph.nodes[node])
+    let near = is_convolution(graph.nodes[node])
         || how.spec.qtype.bits() >= 8
         || is_last(graph, node, multiply);
     // Operators that replace the node have their bias elsewhere.
     near && (how.format == Format::Qdq || place != Place::Bias)
-}
-
-fn convolves(node: &NodeProto) -> bool {
-    matches!(&*node.op_type, "Conv" | "ConvTranspose")
 }
 
 /// Whether none of the other nodes follows this one.

@@ -4,6 +4,7 @@ use quantize_rs_math::{Granularity, Layout, QSpec, SumGroups};
 
 use crate::graph::Graph;
 use crate::graph::non_negative::{Named, Values};
+use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Multiplier, Subgraphs, Use};
 use crate::options::Rounding;
@@ -54,7 +55,7 @@ fn sums(
         return None;
     }
     let own = is_input(name, &first, 1);
-    let convolves = own && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
+    let convolves = own && ops::is_convolution(node);
     let whole = |groups: Layout| SumGroups { groups, part: None };
     if let Granularity::Blocked { .. } = spec.granularity {
         // For matrices nothing is gained: too few elements share a scale.
@@ -98,8 +99,7 @@ fn sums(
 
 /// The value that a node multiplies by a constant; `None` for the state of a recurrent node.
 fn factor_of<'m>(constant: &str, reader: &Multiplier<'m>) -> Option<Named<'m>> {
-    let recurrent = matches!(&*reader.node.op_type, "LSTM" | "GRU" | "RNN");
-    if recurrent && !is_input(constant, reader, 1) {
+    if ops::is_recurrent(reader.node) && !is_input(constant, reader, 1) {
         return None;
     }
     let name = reader.node.input.get(usize::from(is_input(constant, reader, 0)))?;

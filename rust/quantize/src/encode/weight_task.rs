@@ -12,6 +12,7 @@ use super::{
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::moe::is_moe;
+use crate::graph::ops::is_convolution;
 use crate::graph::uses;
 use crate::graph::uses::Constant;
 use crate::plan::{Plan, ValuePlan};
@@ -62,9 +63,7 @@ impl<'a> WeightTask<'a, '_> {
                 return Ok(done(EncodedTensor { rounded, ..found }, 0, Some(tensor.data)));
             }
         }
-        let convolves = constant.multipliers(graph).any(|node| {
-            node.is_onnx() && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
-        });
+        let convolves = constant.multipliers(graph).any(is_convolution);
         let method = plan.config.weight_method(&how.spec, convolves);
         let shape = self.shape();
         if how.format == Format::MatMulNBits {

@@ -276,11 +276,9 @@ impl<'m> Graph<'m> {
     /// Returns an error if the weight of a convolution has too few dimensions.
     fn check_ranks(&self) -> Result<(), QuantizeError> {
         for (index, node) in self.nodes.iter().enumerate() {
-            let convolves = matches!(node.op_type.as_str(), "Conv" | "ConvTranspose");
             if let Some(weight) = self.input(index, 1)
                 && let Some(tensor) = self.constant(weight)
-                && convolves
-                && node.is_onnx()
+                && ops::is_convolution(node)
                 && tensor.dims.len() < 3
             {
                 let (name, rank) = (self.values[weight].name, tensor.dims.len());

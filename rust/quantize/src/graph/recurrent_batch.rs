@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use quantize_rs_onnx::{GraphProto, Model};
 
 use super::infer::Dim;
+use super::ops::is_recurrent;
 use super::{Graph, InputSpec};
 
 /// Fills in the lengths of dynamic axes of inputs that a recurrent operator fixes: its input and
@@ -29,11 +30,7 @@ pub(crate) fn fill_in(model: &Model, inputs: &mut [InputSpec]) {
 }
 
 fn has_states(graph: &GraphProto) -> bool {
-    graph.node.iter().any(|node| is_recurrent(&node.op_type) && node.input.len() > LENGTHS)
-}
-
-fn is_recurrent(op_type: &str) -> bool {
-    matches!(op_type, "GRU" | "LSTM" | "RNN")
+    graph.node.iter().any(|node| is_recurrent(node) && node.input.len() > LENGTHS)
 }
 
 /// The inputs of a recurrent operator that have a batch axis, besides the first.
@@ -44,8 +41,7 @@ const STATES: [usize; 2] = [5, 6];
 fn fixed(graph: &Graph<'_>) -> HashMap<Dim, usize> {
     let mut fixed = HashMap::new();
     let recurrent = graph.nodes.iter().enumerate();
-    for (index, node) in recurrent.filter(|(_, node)| is_recurrent(&node.op_type) && node.is_onnx())
-    {
+    for (index, node) in recurrent.filter(|(_, node)| is_recurrent(node)) {
         let dim = |input: usize, axis: usize| {
             let shape = graph.fact(graph.input(index, input)?)?.shape.as_ref()?;
             shape.get(axis).copied()

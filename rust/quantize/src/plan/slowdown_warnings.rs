@@ -5,6 +5,7 @@ use quantize_rs_onnx::NodeProto;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Source};
+use crate::graph::ops;
 use crate::graph::uses::{Constant, Multiplier, Use};
 use crate::graph::{Graph, ValueId, moe};
 use crate::options::target::Placement;
@@ -254,8 +255,7 @@ fn dequantized_convolutions(
     let (mut all, mut of_slow, mut count) = (0, 0, 0);
     for constant in stored {
         all += elements(constant);
-        let mut nodes = constant.multipliers(graph);
-        if nodes.any(|node| matches!(&*node.op_type, "Conv" | "ConvTranspose")) {
+        if constant.multipliers(graph).any(ops::is_convolution) {
             of_slow += elements(constant);
             count += 1;
         }
@@ -338,7 +338,7 @@ fn sequences(graph: &Graph<'_>, decisions: &Decisions) -> Option<String> {
 /// number of steps is unknown.
 fn few_steps(graph: &Graph<'_>, decisions: &Decisions, index: usize) -> Option<bool> {
     let node = graph.nodes[index];
-    if !matches!(&*node.op_type, "LSTM" | "GRU" | "RNN") || !node.is_onnx() {
+    if !ops::is_recurrent(node) {
         return None;
     }
     let whole = |weight: &ValueId| {

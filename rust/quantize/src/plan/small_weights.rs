@@ -12,6 +12,7 @@ use super::rules::Context;
 use super::{Decision, KeepReason, QuantizeReason, Source, ValuePlan};
 use crate::Config;
 use crate::graph::Graph;
+use crate::graph::ops;
 use crate::graph::uses::Constant;
 
 /// The most bits of weights that gain from more.
@@ -158,8 +159,7 @@ fn is_coarse(plan: &ValuePlan) -> bool {
 }
 
 fn convolves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
-    let mut nodes = constant.multipliers(graph);
-    nodes.any(|node| matches!(&*node.op_type, "Conv" | "ConvTranspose"))
+    constant.multipliers(graph).any(ops::is_convolution)
 }
 
 fn fits_halves(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {

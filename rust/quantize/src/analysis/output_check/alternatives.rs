@@ -6,16 +6,15 @@ use super::{Check, MARGIN_DB, POOR_DB, is_cancelled};
 use crate::apply::Quantized;
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
+use crate::graph::ops::is_convolution;
 use crate::options::config;
 use crate::plan::Role;
 use crate::report::OutputCheck;
 use crate::transform::EQUALIZE;
 use crate::{Config, Graph, Method, Model, PreprocessedModel, QuantizeError, Ranges};
 
-/// Weights of fewer bits make convolutions much less accurate than matrix multiplications.
-const CONVOLUTIONS: [&str; 2] = ["Conv", "ConvTranspose"];
-
-/// The bits that convolutions get where fewer are measured to be too few.
+/// The bits that convolutions get where fewer are measured to be too few, which make them much less
+/// accurate than matrix multiplications.
 const ENOUGH_BITS: u8 = 8;
 
 /// The least gain for twice the bytes: half the power of the error. Where bits are what lacks, the
@@ -129,8 +128,8 @@ impl Check<'_> {
         let op_types: BTreeSet<&str> = graph
             .nodes
             .iter()
+            .filter(|node| is_convolution(node))
             .map(|node| node.op_type.as_str())
-            .filter(|op_type| CONVOLUTIONS.contains(op_type))
             .filter(|op_type| !is_named(config, op_type))
             .collect();
         if op_types.is_empty() {

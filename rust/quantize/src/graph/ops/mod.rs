@@ -130,6 +130,16 @@ pub fn rule(node: &NodeProto) -> Option<&'static OpRule> {
     families.iter().flat_map(|family| family.iter()).find(|rule| rule.op_type == node.op_type)
 }
 
+/// Whether a node is a `Conv` or `ConvTranspose` of ONNX.
+pub(crate) fn is_convolution(node: &NodeProto) -> bool {
+    node.is_onnx() && matches!(node.op_type.as_str(), "Conv" | "ConvTranspose")
+}
+
+/// Whether a node is an `LSTM`, `GRU` or `RNN` of ONNX.
+pub(crate) fn is_recurrent(node: &NodeProto) -> bool {
+    node.is_onnx() && recurrent::RULES.iter().any(|rule| rule.op_type == node.op_type)
+}
+
 /// How a node can run on integers; `None` for unknown operators.
 pub(crate) fn integer_support(graph: &Graph<'_>, node: usize) -> Option<IntegerSupport> {
     Some((rule(graph.nodes[node])?.integer)(graph, node))
