@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 use quantize_rs::{Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target};
-use quantize_rs_onnx::{DataType, GraphProto};
+use quantize_rs_onnx::GraphProto;
 
 use crate::gil;
 use crate::module_options::{ModuleConfigs, ModuleOptions};
@@ -181,16 +181,12 @@ fn add_names(graph: &GraphProto, names: &mut (Vec<(String, String)>, Vec<String>
 /// Whether a `Gather` of a graph or its subgraphs reads a float constant of two axes or more.
 fn has_tables<'g>(graph: &'g GraphProto, around: &mut Vec<&'g str>) -> bool {
     let known = around.len();
-    let tables = graph
-        .initializer
-        .iter()
-        .filter(|tensor| tensor.dims.len() > 1 && tensor.dtype().is_some_and(DataType::is_float));
+    let tables =
+        graph.initializer.iter().filter(|tensor| tensor.dims.len() > 1 && tensor.is_float());
     around.extend(tables.map(|tensor| tensor.name.as_str()));
     for node in &graph.node {
         let value = node.attribute("value").and_then(|found| found.t.as_ref());
-        let is_table = value.is_some_and(|tensor| {
-            tensor.dims.len() > 1 && tensor.dtype().is_some_and(DataType::is_float)
-        });
+        let is_table = value.is_some_and(|tensor| tensor.dims.len() > 1 && tensor.is_float());
         if is_table && node.op_type == "Constant" {
             around.extend(node.output.iter().map(String::as_str));
         }

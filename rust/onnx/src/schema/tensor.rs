@@ -125,6 +125,11 @@ impl TensorProto {
         DataType::from_number(self.data_type)
     }
 
+    /// Whether the elements are of one of the four floating-point types that models compute in.
+    pub fn is_float(&self) -> bool {
+        self.dtype().is_some_and(DataType::is_float)
+    }
+
     /// Whether the elements are in another file.
     pub fn is_external(&self) -> bool {
         self.data_location == 1

@@ -234,7 +234,7 @@ fn value_sources(
         let constant = graph.initializer.iter().find(|tensor| tensor.name == *name);
         let dtype = input.and_then(|input| input.dtype);
         if let Some(dtype) = dtype.or(constant.and_then(|tensor| tensor.dtype()))
-            && !values::is_float(dtype)
+            && !dtype.is_float()
         {
             return Err(no_floats(name, dtype.name()));
         }

@@ -100,13 +100,7 @@ fn read<const N: usize, T: PrimitiveTensorElementType + Clone + Debug + 'static>
     Ok(ort::value::Tensor::from_array((tensor.shape.clone(), elements))?.into_dyn())
 }
 
-/// Whether values of this type can be observed.
-pub(super) fn is_float(dtype: DataType) -> bool {
-    use DataType::{BFloat16, Double, Float, Float16};
-    matches!(dtype, Float | Float16 | BFloat16 | Double)
-}
-
-/// As [`is_float`], for an ONNX Runtime type.
+/// As [`DataType::is_float`], for an ONNX Runtime type.
 pub(super) fn are_floats(of: &ValueType) -> bool {
     use TensorElementType::{Bfloat16, Float16, Float32, Float64};
     matches!(of, ValueType::Tensor { ty: Float32 | Float16 | Bfloat16 | Float64, .. })

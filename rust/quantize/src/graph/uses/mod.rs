@@ -182,7 +182,7 @@ pub(crate) fn inside<'m>(
                 tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect();
             // A subgraph cannot output a value that it captures from an outer graph.
             let handed_out = bodies.reads(index, name).iter().any(|read| read.by.is_none());
-            if let Some(shape) = shape.filter(|_| is_float(tensor) && !handed_out)
+            if let Some(shape) = shape.filter(|_| tensor.is_float() && !handed_out)
                 && uses.weighed(At::Inside(index, name), &shape)
             {
                 found.push((index, tensor, name));
@@ -205,7 +205,7 @@ pub(crate) fn tensors_inside<'m>(
         for name in initializers.chain(made.map(String::as_str)) {
             let tensor = body.own.get(name).copied().flatten();
             let large = |tensor: &&TensorProto| {
-                is_float(tensor) && tensor.dims.iter().filter(|length| **length > 1).count() > 1
+                tensor.is_float() && tensor.dims.iter().filter(|length| **length > 1).count() > 1
             };
             found.extend(tensor.filter(large).map(|tensor| (body.graph, name, tensor)));
         }
@@ -216,7 +216,7 @@ pub(crate) fn tensors_inside<'m>(
 /// The size in bytes of a floating-point constant in the file. A constant whose only use is a
 /// `Cast` counts for the output of the `Cast`.
 pub(crate) fn bytes(graph: &Graph<'_>, value: ValueId) -> Option<u64> {
-    if let Some(tensor) = graph.constant(value).filter(|tensor| !is_float(tensor)) {
+    if let Some(tensor) = graph.constant(value).filter(|tensor| !tensor.is_float()) {
         return byte_len(tensor);
     }
     byte_len(anchored(graph, value)?.0)
@@ -240,7 +240,7 @@ pub(crate) fn float_type(graph: &Graph<'_>, anchor: ValueId) -> Option<DataType>
 fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, Vec<usize>)> {
     if let Some(tensor) = graph.constant(value) {
         // If every consumer is a `Cast`, the output of the `Cast` is quantized instead.
-        if is_float(tensor) && only_cast(graph, value) {
+        if tensor.is_float() && only_cast(graph, value) {
             return None;
         }
         let shape: Option<Vec<usize>> =
@@ -251,7 +251,7 @@ fn anchored<'m>(graph: &Graph<'m>, value: ValueId) -> Option<(&'m TensorProto, V
     casts(graph.nodes[node])?;
     let source = graph.input(node, 0)?;
     let (tensor, shape) = (graph.fixed_constant(source)?, graph.shape(source)?);
-    is_float(tensor).then_some(())?;
+    tensor.is_float().then_some(())?;
     Some((tensor, shape.into_iter().collect::<Option<_>>()?))
 }
 
@@ -260,10 +260,6 @@ fn only_cast(graph: &Graph<'_>, value: ValueId) -> bool {
     !value.is_read_outside()
         && !value.consumers.is_empty()
         && value.consumers.iter().all(|consumer| casts(graph.nodes[consumer.node]).is_some())
-}
-
-fn is_float(tensor: &TensorProto) -> bool {
-    tensor.dtype().is_some_and(DataType::is_float)
 }
 
 /// The floating-point type that a node casts to, if the node is such a `Cast`.
@@ -471,7 +467,7 @@ fn gathers_scales(graph: &Graph<'_>, node: usize) -> bool {
         rows.is_some_and(|rows| match graph.values[rows].producer {
             Producer::Node { node, .. } if is_gather(node) => {
                 let table = graph.input(node, 0).and_then(|table| graph.constant_behind(table));
-                table.is_some_and(|table| !is_float(table))
+                table.is_some_and(|table| !table.is_float())
             }
             _ => false,
         })

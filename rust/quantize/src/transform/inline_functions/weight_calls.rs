@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use quantize_rs_onnx::{DataType, Functions, GraphProto, NodeProto, Raw, TensorProto, topological};
+use quantize_rs_onnx::{Functions, GraphProto, NodeProto, Raw, topological};
 
 use crate::graph::Graph;
 use crate::graph::ops;
@@ -29,7 +29,7 @@ impl<'o> ConstantScope<'o> {
     ) -> ConstantScope<'o> {
         let mut own: HashMap<String, bool> = HashMap::new();
         let tensors = graph.initializer.iter();
-        own.extend(tensors.map(|tensor| (tensor.name.clone(), is_float(tensor))));
+        own.extend(tensors.map(|tensor| (tensor.name.clone(), tensor.is_float())));
         // Initializers that are also inputs can be overridden.
         for input in &graph.input {
             own.remove(&input.name);
@@ -43,7 +43,7 @@ impl<'o> ConstantScope<'o> {
         let mut fixed = ConstantScope::of(proto, None);
         // Before IR version 4, each initializer also had to be listed as an input.
         let all = proto.initializer.iter().filter(|_| graph.model.proto().ir_version < 4);
-        fixed.own.extend(all.map(|tensor| (tensor.name.clone(), is_float(tensor))));
+        fixed.own.extend(all.map(|tensor| (tensor.name.clone(), tensor.is_float())));
         fixed
     }
 
@@ -61,7 +61,7 @@ impl<'o> ConstantScope<'o> {
             // an attribute of the caller declares the type.
             let held = node.attribute.first();
             held.map(|held| match held.t.as_deref() {
-                Some(tensor) => is_float(tensor),
+                Some(tensor) => tensor.is_float(),
                 None => matches!(held.kind, 1 | 4 | 6),
             })
         } else {
@@ -89,10 +89,6 @@ impl<'o> ConstantScope<'o> {
         };
         node.input.iter().enumerate().any(weight) && self.all(node).is_none()
     }
-}
-
-fn is_float(tensor: &TensorProto) -> bool {
-    tensor.dtype().is_some_and(DataType::is_float)
 }
 
 /// What a function computes from the constants among its inputs.
