@@ -15,12 +15,13 @@ use crate::calibrate::padding::{PaddingMask, counted};
 use crate::calibrate::pair::OffsetSink;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::while_unchanged;
+use crate::graph::elements::HALVES;
 use crate::graph::{Graph, Producer};
 use crate::plan::float32;
 use crate::report::Origin;
 use crate::rewrite::with_float_caches;
 use crate::transform;
-use crate::transform::{Extract, HALVES, extract};
+use crate::transform::{Extract, extract};
 use crate::{CalibrationError, QuantizeError};
 
 /// The error of each value of a quantized model.

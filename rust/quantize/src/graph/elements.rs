@@ -8,6 +8,14 @@ use half::{bf16, f16};
 use quantize_rs_math::{FloatSource, QType, pack};
 use quantize_rs_onnx::{DataType, Tensor};
 
+/// The floating-point types of 16 bits. float32 represents all their values.
+pub(crate) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
+
+/// Whether a type is float32 or one of 16 bits, the floats of ONNX Runtime's own operators.
+pub(crate) fn is_single_or_half(dtype: DataType) -> bool {
+    dtype == DataType::Float || HALVES.contains(&dtype)
+}
+
 /// Converts the elements of a floating-point tensor to float32.
 pub(crate) fn to_f32(tensor: &Tensor) -> Option<Vec<f32>> {
     match Elements::converted(tensor)? {

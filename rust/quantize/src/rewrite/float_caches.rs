@@ -12,6 +12,7 @@ use crate::QuantizeError;
 use crate::calibrate::engine::Sample;
 use crate::graph::Graph;
 use crate::graph::constants::of_ints;
+use crate::graph::elements::is_single_or_half;
 use crate::graph::kv_cache::{KvCache, may_have_quantized, quantized_attention};
 use crate::graph::names::Names;
 
@@ -86,8 +87,7 @@ fn float_info<'o>(
 ) -> Option<(&'o ValueInfoProto, DataType)> {
     let info = infos.iter().find(|info| info.name == name)?;
     let dtype = DataType::from_number(info.tensor_type()?.elem_type)?;
-    let is_float = matches!(dtype, DataType::Float | DataType::Float16 | DataType::BFloat16);
-    is_float.then_some((&**info, dtype))
+    is_single_or_half(dtype).then_some((&**info, dtype))
 }
 
 /// Writes what stands between floats and integers.

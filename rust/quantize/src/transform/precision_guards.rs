@@ -8,9 +8,8 @@
 
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
-use super::widen_floats::HALVES;
 use crate::graph::constants::fixed;
-use crate::graph::elements::to_f32;
+use crate::graph::elements::{HALVES, to_f32};
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Graph, ValueId};

@@ -14,15 +14,12 @@ use super::Changes;
 use super::precision_guards;
 use crate::QuantizeError;
 use crate::graph::constants::fixed;
-use crate::graph::elements::to_f32;
+use crate::graph::elements::{HALVES, to_f32};
 use crate::graph::kv_cache::cached_attention;
 use crate::graph::names::Names;
 use crate::graph::ops;
 use crate::graph::uses;
 use crate::graph::{Graph, Producer, Value, ValueId};
-
-/// The types that are converted. float32 represents all their values.
-pub(crate) const HALVES: [DataType; 2] = [DataType::Float16, DataType::BFloat16];
 
 /// Operators of ONNX Runtime that compute in float32 as well, and hold no weights in blocks.
 const MICROSOFT_OPS: [&str; 9] = [

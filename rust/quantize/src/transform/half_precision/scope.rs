@@ -6,6 +6,7 @@ use quantize_rs_onnx::{DataType, GraphProto, Model, NodeProto, Tensor, TensorPro
 
 use crate::QuantizeError;
 use crate::graph::constants;
+use crate::graph::elements::is_single_or_half;
 use crate::graph::infer::{Facts, Inferred};
 use crate::graph::ops::MICROSOFT;
 
@@ -85,11 +86,10 @@ impl<'s> Scope<'s> {
             return;
         };
         if self.dtype(made).is_none()
-            && let Some(dtype) = node.input.iter().find_map(|name| {
-                self.dtype(name).filter(|dtype| {
-                    matches!(dtype, DataType::Float | DataType::Float16 | DataType::BFloat16)
-                })
-            })
+            && let Some(dtype) = node
+                .input
+                .iter()
+                .find_map(|name| self.dtype(name).filter(|dtype| is_single_or_half(*dtype)))
         {
             self.assumed.insert(made, dtype);
         }
