@@ -47,9 +47,9 @@ mod unscalable;
 mod weights;
 mod wider_weights;
 
+pub(crate) use crate::graph::ops::MICROSOFT;
 pub(crate) use display::{kind, not_quantized};
 pub(crate) use excluded_nodes::ExcludedNodes;
-pub(crate) use formats::MICROSOFT;
 pub(crate) use ort_int8_workarounds::writes_type;
 pub use preprocess::PreprocessedModel;
 pub use qconfig::{QConfig, QConfigDict};

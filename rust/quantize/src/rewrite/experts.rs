@@ -11,9 +11,10 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor};
 use super::matmul_common::written_zero_point;
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
+use crate::graph::ops::MICROSOFT;
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{ValueId, moe};
-use crate::plan::{MICROSOFT, ValuePlan};
+use crate::plan::ValuePlan;
 
 /// A weight that waits for the other one of its node.
 struct Part {

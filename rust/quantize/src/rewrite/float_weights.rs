@@ -11,8 +11,8 @@ use crate::encode::codes::codes_of;
 use crate::encode::dequantize::{Cut, Decoded, plain, scale_floats};
 use crate::graph::elements::qtype_of;
 use crate::graph::names::Names;
+use crate::graph::ops::MICROSOFT;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
-use crate::plan::MICROSOFT;
 
 /// A copy of a model in which weights are floats instead of blocks, integers of fewer than 8 bits
 /// or 8-bit floats. It computes the same numbers. `None` if the model has no such weights.

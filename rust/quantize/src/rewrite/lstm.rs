@@ -12,8 +12,9 @@ use super::dynamic::transposed;
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::ops::MICROSOFT;
 use crate::graph::uses::Multiplier;
-use crate::plan::{MICROSOFT, ValuePlan};
+use crate::plan::ValuePlan;
 
 /// The number of inputs of `LSTM`.
 const INPUTS: usize = 8;

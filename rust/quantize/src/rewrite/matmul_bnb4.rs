@@ -11,7 +11,8 @@ use super::matmul_common::{Rest, another, multipliers};
 use super::writer::Writer;
 use crate::encode::{EncodedTensor, codes};
 use crate::graph::ValueId;
-use crate::plan::{MICROSOFT, ValuePlan};
+use crate::graph::ops::MICROSOFT;
+use crate::plan::ValuePlan;
 
 /// The codes of one weight, in the file.
 struct Codes {

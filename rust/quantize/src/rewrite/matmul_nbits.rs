@@ -15,7 +15,8 @@ use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
 use crate::graph::moe::is_moe;
-use crate::plan::{MICROSOFT, ValuePlan};
+use crate::graph::ops::MICROSOFT;
+use crate::plan::ValuePlan;
 
 /// The integers of one weight, in the file.
 struct Blocks {

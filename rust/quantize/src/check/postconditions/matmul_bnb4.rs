@@ -5,7 +5,7 @@ use quantize_rs_math::Codebook;
 use super::{Models, failed, shape};
 use crate::QuantizeError;
 use crate::graph::Graph;
-use crate::plan::MICROSOFT;
+use crate::graph::ops::MICROSOFT;
 
 /// Checks that the constants of every new `MatMulBnb4` match its attributes.
 pub(super) fn model(Models { before, after }: &Models<'_, '_>) -> Result<(), QuantizeError> {

@@ -5,7 +5,7 @@ use quantize_rs_onnx::{DataType, NodeProto};
 use super::{Models, experts, failed, shape};
 use crate::QuantizeError;
 use crate::graph::Graph;
-use crate::plan::MICROSOFT;
+use crate::graph::ops::MICROSOFT;
 
 /// The position of zero points among the constants.
 const ZERO_POINTS: usize = 2;

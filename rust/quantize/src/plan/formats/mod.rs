@@ -22,8 +22,6 @@ pub(super) use dynamic::keep_attentions;
 pub(super) use experts::keep_single as keep_single_experts;
 pub(super) use lstm::decide as decide_lstms;
 
-pub(crate) use crate::graph::ops::MICROSOFT;
-
 /// How a format stores a weight.
 pub(super) struct Form {
     pub(super) spec: QSpec,
