@@ -1,8 +1,9 @@
 //! Weights as codes of 4 bits for the numbers of a table.
 
-use quantize_rs_math::{Codebook, CodebookSpec, Granularity, WeightMethod};
+use quantize_rs_math::{Codebook, CodebookSpec, WeightMethod};
 use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
+use super::blocked_matrix::BlockedMatrix;
 use super::{EncodedTensor, invalid};
 use crate::QuantizeError;
 use crate::graph::elements::Elements;
@@ -11,13 +12,8 @@ use crate::plan::ValuePlan;
 /// The layout of a weight of this shape; `None` if it is not stored as codes.
 pub(crate) fn layout(how: &ValuePlan, shape: &[usize]) -> Option<CodebookSpec> {
     let codebook = how.spec.codebook?;
-    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
-        (how.spec.granularity, shape)
-    else {
-        return None;
-    };
-    let transposed = axis == 1;
-    let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
+    let BlockedMatrix { depth, width, transposed, block_size } =
+        BlockedMatrix::of(&how.spec, shape)?;
     Some(CodebookSpec { depth, width, transposed, block_size, codebook, least_error: false })
 }
 
@@ -43,16 +39,6 @@ pub(super) fn encoded(
         metrics: Some(coded.metrics),
         rounded: None,
     })
-}
-
-/// The numbers that codes stand for, in the order of the weight.
-pub(super) fn decoded(layout: CodebookSpec, tensor: &EncodedTensor) -> Option<Vec<f32>> {
-    let found = layout.decode(&tensor.quantized.data, &tensor.scale.to_f32()?)?;
-    if layout.transposed {
-        return Some(found);
-    }
-    let CodebookSpec { depth, width, .. } = layout;
-    Some((0..found.len()).map(|at| found[at % width * depth + at / width]).collect())
 }
 
 /// How a `MatMulBnb4` reads its weight; `None` if an attribute makes no sense.

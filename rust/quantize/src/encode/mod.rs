@@ -8,10 +8,12 @@
 
 pub(crate) mod bias;
 pub(crate) mod bias_correction;
+mod blocked_matrix;
 mod cache;
 pub(crate) mod codes;
 pub(crate) mod dequantize;
 pub(crate) mod mark;
+mod matmul_nbits;
 mod microscaling;
 mod rounded;
 mod rounding;
@@ -23,9 +25,8 @@ use std::collections::{BTreeMap, HashMap};
 use bytes::Bytes;
 use half::f16;
 use quantize_rs_math::{
-    Algorithm, BlockParamTypes, ColumnParams, Granularity, Layout, MatMulNBitsSpec, MathError,
-    Metrics, Params, QSpec, QType, Range, SumGroups, WeightMethod, ZeroPoints, block_scales, fit,
-    pack, params, quantize_preserving_sums_into, ranges_checked,
+    Algorithm, Layout, MathError, Metrics, Params, QType, Range, SumGroups, WeightMethod,
+    block_scales, fit, pack, params, quantize_preserving_sums_into, ranges_checked,
 };
 use quantize_rs_onnx::{Buffer, DataType, Span, Tensor};
 use rayon::prelude::*;
@@ -348,54 +349,6 @@ pub(crate) fn scale_type(graph: &Graph<'_>, constant: usize) -> DataType {
         Some(DataType::Float16) if knows => DataType::Float16,
         _ => DataType::Float,
     }
-}
-
-/// Quantizes a matrix column by column, in the blocks of `MatMulNBits`.
-fn nbits(
-    name: &str,
-    how: &ValuePlan,
-    method: WeightMethod,
-    shape: &[usize],
-    tensor: &Tensor,
-    params: BlockParamTypes,
-) -> Result<EncodedTensor, QuantizeError> {
-    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
-        (how.spec.granularity, shape)
-    else {
-        return Err(invalid(name, "is not a matrix in blocks"));
-    };
-    let transposed = axis == 1;
-    let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
-    let QSpec { qtype, symmetric, used_bits, .. } = how.spec;
-    let cut = MatMulNBitsSpec {
-        depth,
-        width,
-        transposed,
-        block_size,
-        qtype,
-        used_bits,
-        symmetric,
-        method,
-        params,
-    };
-    let elements = Elements::of(tensor).map_err(|what| invalid(name, what))?;
-    let (blocks, blob) = (cut.blocks(), cut.blob_len());
-    let mut buffer = Buffer::zeroed(width * blocks * blob);
-    let ColumnParams { scales, zero_points, metrics } = cut
-        .quantize_into(elements.floats(), buffer.as_mut())
-        .map_err(|error| invalid(name, &error))?;
-    let bytes = |shape: Vec<usize>, data: Bytes| Tensor { dtype: DataType::UInt8, shape, data };
-    Ok(EncodedTensor {
-        quantized: bytes(vec![width, blocks, blob], buffer.into_bytes()),
-        scale: Tensor::from_f32(vec![width, blocks], &scales),
-        stored_scale: None,
-        zero_point: match zero_points {
-            ZeroPoints::Packed(packed) => bytes(vec![width, cut.zero_points_len()], packed.into()),
-            ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
-        },
-        metrics: Some(metrics),
-        rounded: None,
-    })
 }
 
 /// Returns an error if a float type without a scale cannot represent the weight, which would

@@ -1,13 +1,9 @@
 //! Stores weights that were rounded with the help of samples.
 
-use bytes::Bytes;
-use quantize_rs_math::{
-    ColumnParams, Granularity, Layout, MatMulNBitsSpec, Params, QType, ZeroPoints, dequantize,
-    metrics, pack, ranges,
-};
-use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_math::{Layout, Params, QType, dequantize, metrics, pack, ranges};
+use quantize_rs_onnx::Tensor;
 
-use super::{EncodedTensor, assemble, data_type, invalid, scale_zeros, stored};
+use super::{EncodedTensor, assemble, data_type, invalid, matmul_nbits, scale_zeros, stored};
 use crate::plan::ValuePlan;
 use crate::ranges::RoundedWeight;
 use crate::{Format, QuantizeError};
@@ -45,8 +41,7 @@ pub(super) fn encoded(
     let bytes = packed(&rounded.integers, how.spec.qtype);
     let metrics = metrics(floats, &dequantize(&bytes, &layout, &params, how.spec.qtype));
     if how.format == Format::MatMulNBits {
-        return Ok(columns(how, shape, rounded, &params)
-            .map(|tensor| EncodedTensor { metrics: Some(metrics), ..tensor }));
+        return Ok(matmul_nbits::rounded(how, shape, rounded, &params, metrics));
     }
     let quantized = Tensor {
         dtype: data_type(how.stored),
@@ -63,36 +58,4 @@ fn packed(integers: &[u8], qtype: QType) -> Vec<u8> {
     }
     let signed: Vec<i8> = integers.iter().copied().map(u8::cast_signed).collect();
     pack::pack(&signed, qtype.bits())
-}
-
-/// The matrix column by column, in the blocks of `MatMulNBits`.
-fn columns(
-    how: &ValuePlan,
-    shape: &[usize],
-    rounded: &RoundedWeight,
-    params: &[Params],
-) -> Option<EncodedTensor> {
-    let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
-        (how.spec.granularity, shape)
-    else {
-        return None;
-    };
-    let transposed = axis == 1;
-    let (depth, width) = if transposed { (columns, rows) } else { (rows, columns) };
-    let cut = MatMulNBitsSpec::plain(&how.spec, block_size, (depth, width), transposed);
-    let (blobs, ColumnParams { scales, zero_points, .. }) =
-        cut.pack_columns(&rounded.integers, params);
-    let bytes = |shape: Vec<usize>, data: Bytes| Tensor { dtype: DataType::UInt8, shape, data };
-    let (blocks, blob) = (cut.blocks(), cut.blob_len());
-    Some(EncodedTensor {
-        quantized: bytes(vec![width, blocks, blob], blobs.into()),
-        scale: Tensor::from_f32(vec![width, blocks], &scales),
-        stored_scale: None,
-        zero_point: match zero_points {
-            ZeroPoints::Packed(packed) => bytes(vec![width, cut.zero_points_len()], packed.into()),
-            ZeroPoints::Floats(floats) => Tensor::from_f32(vec![width, blocks], &floats),
-        },
-        metrics: None,
-        rounded: None,
-    })
 }

@@ -2,12 +2,13 @@
 //! method of the plan.
 
 use bytes::Bytes;
-use quantize_rs_math::{BlockParamTypes, Granularity};
+use quantize_rs_math::BlockParamTypes;
 use quantize_rs_onnx::DataType;
 
+use super::blocked_matrix::BlockedMatrix;
 use super::{
-    BiasFloors, EncodedTensor, WeightCache, WeightSettings, codes, dequantize, nbits, rounded,
-    scale_type, weight,
+    BiasFloors, EncodedTensor, WeightCache, WeightSettings, codes, dequantize, matmul_nbits,
+    rounded, scale_type, weight,
 };
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
@@ -76,7 +77,11 @@ impl<'a> WeightTask<'a, '_> {
                 _ if how.spec.qtype.bits() <= 4 && !rows => BlockParamTypes::FloatZeroPoints,
                 _ => BlockParamTypes::Plain,
             };
-            return Ok(done(nbits(name, how, method, shape, &tensor, params)?, 0, None));
+            return Ok(done(
+                matmul_nbits::encoded(name, how, method, shape, &tensor, params)?,
+                0,
+                None,
+            ));
         }
         if let Some(layout) = codes::layout(how, shape) {
             return Ok(done(codes::encoded(name, layout, method, &tensor)?, 0, None));
@@ -121,7 +126,8 @@ impl EncodedTensor {
     pub(crate) fn decoded(&self, how: &ValuePlan, shape: &[usize]) -> Option<Vec<f32>> {
         let scales = self.scale.to_f32()?;
         if let Some(layout) = codes::layout(how, shape) {
-            return codes::decoded(layout, self);
+            let columns = layout.decode(&self.quantized.data, &scales)?;
+            return Some(BlockedMatrix::of(&how.spec, shape)?.in_order(columns));
         }
         if how.format != Format::MatMulNBits {
             let points = Some(&self.zero_point);
@@ -130,18 +136,10 @@ impl EncodedTensor {
                 dequantize::plain(how.stored, &self.quantized, granularity, &scales, points);
             return Some(plain?.floats);
         }
-        let (Granularity::Blocked { axis, block_size }, &[rows, columns]) =
-            (how.spec.granularity, shape)
-        else {
-            return None;
-        };
-        let depth = if axis == 1 { columns } else { rows };
+        let matrix = BlockedMatrix::of(&how.spec, shape)?;
+        let BlockedMatrix { depth, block_size, .. } = matrix;
         let cut = dequantize::Cut { bits: how.spec.qtype.bits(), block_size, depth, signed: false };
-        let found = cut.decode(&self.quantized, &scales, Some(&self.zero_point))?.floats;
-        if axis == 1 {
-            return Some(found);
-        }
-        let at = |index: usize| found[index % columns * depth + index / columns];
-        Some((0..found.len()).map(at).collect())
+        let columns = cut.decode(&self.quantized, &scales, Some(&self.zero_point))?.floats;
+        Some(matrix.in_order(columns))
     }
 }
