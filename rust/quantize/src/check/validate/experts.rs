@@ -28,17 +28,15 @@ impl Walk<'_, '_> {
             places.push((projection.weight + 1, projection.integers + 2));
         }
         for (input, at) in places {
-            let (name, from) = (is.named().to_owned(), is.label());
             match (self.before.input(there, input), self.after.input(here, at)) {
                 (None, None) => {}
                 (Some(there), Some(value)) => {
-                    let consumer = Some((here, at));
-                    self.waiting.push(Step { there, here: value, name, from, consumer });
+                    self.waiting.push(Step::to_node(is, there, value).at_input(here, at));
                 }
                 (there, _) => {
                     let which = if there.is_some() { "is missing" } else { "is new" };
                     let what = format!("input {at} {which}");
-                    self.found.problem(Check::Connectivity, name, what);
+                    self.found.problem(Check::Connectivity, is.named(), what);
                 }
             }
         }
@@ -64,8 +62,7 @@ impl Walk<'_, '_> {
         else {
             return false;
         };
-        let (name, from) = (softmax.named().to_owned(), softmax.label());
-        self.waiting.push(Step { there, here, name, from, consumer: Some((node, 0)) });
+        self.waiting.push(Step::to_node(softmax, there, here).at_input(node, 0));
         !moe::normalizes(was) && !moe::normalizes(is)
     }
 }

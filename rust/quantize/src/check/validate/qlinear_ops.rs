@@ -34,7 +34,6 @@ impl Walk<'_, '_> {
             (0..).take_while(|input| twin.input(*input).is_some_and(|at| at < is.input.len()));
         for input in 0..count.count().max(was.input.len()) {
             let Some(at) = twin.input(input) else { continue };
-            let (name, from) = (is.named().to_owned(), is.label());
             if let Some(slot) = twin.slot(input)
                 && let Some(what) = self.wrong_at_run_time(here, slot)
             {
@@ -45,19 +44,18 @@ impl Walk<'_, '_> {
                 (None, None) => {}
                 // Compared separately, since bias correction may have changed it.
                 (_, Some(bias)) if is_bias && self.after.constant(bias).is_some() => {}
-                (Some(there), Some(here_value)) => {
-                    let consumer = Some((here, at));
-                    self.waiting.push(Step { there, here: here_value, name, from, consumer });
+                (Some(there), Some(value)) => {
+                    self.waiting.push(Step::to_node(is, there, value).at_input(here, at));
                 }
                 (Some(a), None) => {
                     let read = self.before.values[a].name;
                     let what = format!("input {at} is missing, the original reads `{read}`");
-                    self.found.problem(Check::Connectivity, name, what);
+                    self.found.problem(Check::Connectivity, is.named(), what);
                 }
                 (None, Some(b)) => {
                     let read = self.after.values[b].name;
                     let what = format!("it reads `{read}` at input {at}, the original nothing");
-                    self.found.problem(Check::Connectivity, name, what);
+                    self.found.problem(Check::Connectivity, is.named(), what);
                 }
             }
         }

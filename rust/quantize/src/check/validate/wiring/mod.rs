@@ -50,14 +50,7 @@ pub(super) fn check(
     };
     for output in &before.model.graph().output {
         if let (Some(there), Some(here)) = (before.value(&output.name), after.value(&output.name)) {
-            let from = format!("output `{}`", output.name);
-            walk.waiting.push(Step {
-                there,
-                here,
-                name: output.name.clone(),
-                from,
-                consumer: None,
-            });
+            walk.waiting.push(Step::to_output(&output.name, there, here));
         }
     }
     while let Some(step) = walk.waiting.pop() {
@@ -70,6 +63,7 @@ pub(super) fn check(
 }
 
 /// Two values that should correspond, and their consumer.
+#[derive(Clone)]
 pub(super) struct Step {
     pub(super) there: ValueId,
     pub(super) here: ValueId,
@@ -79,6 +73,24 @@ pub(super) struct Step {
     pub(super) from: String,
     /// The node of the quantized model that reads it, and the input.
     pub(super) consumer: Option<(usize, usize)>,
+}
+
+impl Step {
+    /// Two values that are an output of the model.
+    fn to_output(name: &str, there: ValueId, here: ValueId) -> Step {
+        let from = format!("output `{name}`");
+        Step { there, here, name: name.to_owned(), from, consumer: None }
+    }
+
+    /// Two values that a node reads.
+    pub(super) fn to_node(node: &NodeProto, there: ValueId, here: ValueId) -> Step {
+        Step { there, here, name: node.named().to_owned(), from: node.label(), consumer: None }
+    }
+
+    /// The same, for an input of a node of the quantized model.
+    pub(super) fn at_input(self, node: usize, input: usize) -> Step {
+        Step { consumer: Some((node, input)), ..self }
+    }
 }
 
 pub(super) struct Walk<'a, 'm> {
@@ -119,9 +131,7 @@ impl<'m> Walk<'_, 'm> {
                     && let Some(there) = self.before.input(n, 0)
                 {
                     self.folded(n, m, twin);
-                    let (name, from, consumer) =
-                        (step.name.clone(), step.from.clone(), step.consumer);
-                    self.waiting.push(Step { there, here: step.here, name, from, consumer });
+                    self.waiting.push(Step { there, ..step.clone() });
                 } else if moe::is_moe(was) && moe::is_qmoe(is) {
                     self.experts(n, m);
                 } else if REPLACED.contains(&was.op_type.as_str()) && was.is_onnx() {
@@ -152,7 +162,6 @@ impl<'m> Walk<'_, 'm> {
             let what = "its attributes differ from the original";
             self.found.problem(Check::Connectivity, is.named(), what);
         }
-        let from = is.label();
         for input in 0..was.input.len().max(is.input.len()) {
             let (a, b) = (self.before.input(there, input), self.after.input(here, input));
             match (a, b) {
@@ -165,14 +174,7 @@ impl<'m> Walk<'_, 'm> {
                         let what = format!("it reads `{read}`, which is not dequantized");
                         self.found.problem(Check::Connectivity, is.named(), what);
                     }
-                    let (name, from) = (is.named().to_owned(), from.clone());
-                    self.waiting.push(Step {
-                        there: a,
-                        here: b,
-                        name,
-                        from,
-                        consumer: Some((here, input)),
-                    });
+                    self.waiting.push(Step::to_node(is, a, b).at_input(here, input));
                 }
                 // The scales of a quantized cache.
                 (None, Some(_)) if cached && kv_cache::is_scale(input) => {}
@@ -230,8 +232,7 @@ impl<'m> Walk<'_, 'm> {
         }
         for name in taken.intersection(&read) {
             if let (Some(a), Some(b)) = (self.before.value(name), self.after.value(name)) {
-                let (name, from) = (is.named().to_owned(), from.clone());
-                self.waiting.push(Step { there: a, here: b, name, from, consumer: None });
+                self.waiting.push(Step::to_node(is, a, b));
             }
         }
     }
