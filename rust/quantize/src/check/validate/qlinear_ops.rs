@@ -4,7 +4,7 @@
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto};
 
 use super::Check;
-use super::wiring::{Step, Walk, equal};
+use super::wiring::{Walk, equal};
 use crate::encode::dequantize::points;
 use crate::graph::elements::qtype_of;
 use crate::graph::qattention::is_left_out;
@@ -40,23 +40,10 @@ impl Walk<'_, '_> {
                 self.found.problem(Check::Scale, is.named(), what);
             }
             let is_bias = twin.bias() == Some(at);
-            match (self.before.input(there, input), self.after.input(here, at)) {
-                (None, None) => {}
-                // Compared separately, since bias correction may have changed it.
-                (_, Some(bias)) if is_bias && self.after.constant(bias).is_some() => {}
-                (Some(there), Some(value)) => {
-                    self.waiting.push(Step::to_node(is, there, value).at_input(here, at));
-                }
-                (Some(a), None) => {
-                    let read = self.before.values[a].name;
-                    let what = format!("input {at} is missing, the original reads `{read}`");
-                    self.found.problem(Check::Connectivity, is.named(), what);
-                }
-                (None, Some(b)) => {
-                    let read = self.after.values[b].name;
-                    let what = format!("it reads `{read}` at input {at}, the original nothing");
-                    self.found.problem(Check::Connectivity, is.named(), what);
-                }
+            // Compared separately, since bias correction may have changed it.
+            let bias = self.after.input(here, at).filter(|_| is_bias);
+            if bias.is_none_or(|bias| self.after.constant(bias).is_none()) {
+                self.compare_input(self.before.input(there, input), here, at);
             }
         }
     }

@@ -3,19 +3,20 @@
 
 mod constants;
 mod equality;
+mod inputs;
 mod sources;
 
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 
-use quantize_rs_onnx::{DataType, NodeProto, reads};
+use quantize_rs_onnx::{DataType, NodeProto};
 
 use self::constants::sparse;
 use self::equality::same_operator;
 use self::sources::copied;
 use super::kv_cache;
-use super::qlinear_ops::{FOLDED, has_twin, pads_integers};
+use super::qlinear_ops::FOLDED;
 use super::replaced::REPLACED;
-use super::stored::{Stored, base_of};
+use super::stored::Stored;
 use super::{Check, Validation};
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::{Graph, Producer, ValueId, moe};
@@ -23,6 +24,7 @@ use crate::options::HalfType;
 
 pub(super) use self::constants::{constants_behind, is_unknown};
 pub(super) use self::equality::{equal, same_attributes};
+pub(super) use self::inputs::bias_input;
 pub(super) use self::sources::root;
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
@@ -162,79 +164,8 @@ impl<'m> Walk<'_, 'm> {
             let what = "its attributes differ from the original";
             self.found.problem(Check::Connectivity, is.named(), what);
         }
-        for input in 0..was.input.len().max(is.input.len()) {
-            let (a, b) = (self.before.input(there, input), self.after.input(here, input));
-            match (a, b) {
-                (_, Some(b)) if input == 2 && pads_integers(self.after, here) => {
-                    self.padding(there, here, b);
-                }
-                (Some(a), Some(b)) => {
-                    if is_float_product(is) && self.reads_codes(b) {
-                        let read = self.after.values[b].name;
-                        let what = format!("it reads `{read}`, which is not dequantized");
-                        self.found.problem(Check::Connectivity, is.named(), what);
-                    }
-                    self.waiting.push(Step::to_node(is, a, b).at_input(here, input));
-                }
-                // The scales of a quantized cache.
-                (None, Some(_)) if cached && kv_cache::is_scale(input) => {}
-                // A bias that was added by bias correction.
-                (None, Some(_)) if bias_input(is, input) => {}
-                (None, None) => {}
-                (Some(a), None) => {
-                    let what = format!(
-                        "input {input} is missing, the original reads `{}`",
-                        self.before.values[a].name
-                    );
-                    self.found.problem(Check::Connectivity, is.named(), what);
-                }
-                (None, Some(b)) => {
-                    let what = format!(
-                        "it reads `{}` at input {input}, the original nothing",
-                        self.after.values[b].name
-                    );
-                    self.found.problem(Check::Connectivity, is.named(), what);
-                }
-            }
-        }
-        // Names that subgraphs read from the outer graph stay.
-        let own = |node: &NodeProto| node.input.iter().filter(|name| !name.is_empty()).count();
-        let names = [reads(was), reads(is)];
-        let taken: BTreeSet<&str> = names[0][own(was)..].iter().copied().collect();
-        let read: BTreeSet<&str> = names[1][own(is)..].iter().copied().collect();
-        for name in taken.symmetric_difference(&read) {
-            // A weight that a subgraph reads may be stored as integers or in 16 bits, or be
-            // dequantized beside its floats.
-            let stands_for = |here: &str, there: &str| {
-                let half = self.half.map(|half| half.data_type().name());
-                let mut suffixes = ["quantized", "dequantized"].into_iter().chain(half);
-                self.after.value(here).is_some_and(|id| {
-                    let kept = self.kept.get(&id).is_some_and(|it| it.iter().any(|it| it == there));
-                    kept || suffixes.any(|suffix| base_of(here, suffix).as_deref() == Some(there))
-                })
-            };
-            let constant = |graph: &Graph<'_>, name: &str| {
-                graph.value(name).is_some_and(|id| graph.constant(id).is_some())
-            };
-            let kept =
-                constant(self.before, name) && read.iter().any(|here| stands_for(here, name));
-            let from_constants = |name: &str| {
-                let value = self.after.value(name);
-                value.is_some_and(|id| constants_behind(self.after, id, &mut Vec::new()))
-            };
-            let new = self.before.value(name).is_none()
-                && (from_constants(name) || taken.iter().any(|there| stands_for(name, there)));
-            if kept || new {
-                continue;
-            }
-            let what = format!("a subgraph of it reads `{name}` in only one of the two models");
-            self.found.problem(Check::Connectivity, is.named(), what);
-        }
-        for name in taken.intersection(&read) {
-            if let (Some(a), Some(b)) = (self.before.value(name), self.after.value(name)) {
-                self.waiting.push(Step::to_node(is, a, b));
-            }
-        }
+        self.compare_inputs(there, here, cached);
+        self.compare_subgraph_inputs(there, here);
     }
 
     /// Whether a cast to float32 became one to the 16-bit type that the model computes in.
@@ -244,13 +175,6 @@ impl<'m> Walk<'_, 'm> {
         };
         let half = self.half.map(HalfType::data_type);
         half.is_some_and(|half| casts_to(was, DataType::Float) && casts_to(is, half))
-    }
-
-    /// Whether a value is the output of a `QuantizeLinear`.
-    fn reads_codes(&self, value: ValueId) -> bool {
-        let Producer::Node { node, .. } = self.after.values[value].producer else { return false };
-        let producer = self.after.nodes[node];
-        producer.op_type == "QuantizeLinear" && producer.is_onnx()
     }
 
     fn wrong(&mut self, there: ValueId, here: ValueId, step: &Step) {
@@ -272,23 +196,5 @@ impl<'m> Walk<'_, 'm> {
         let at = step.consumer.map_or(String::new(), |(_, input)| format!(" at input {input}"));
         let what = format!("{}: it reads {here}{at}, the original reads {there}", step.from);
         self.found.problem(Check::Connectivity, step.name.clone(), what);
-    }
-}
-
-/// Whether an operator computes something different on integers than on the floats that they
-/// represent.
-fn is_float_product(node: &NodeProto) -> bool {
-    let op_type = node.op_type.as_str();
-    node.is_onnx() && (REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type))
-}
-
-/// Whether bias correction may change this input of a node.
-pub(super) fn bias_input(node: &NodeProto, input: usize) -> bool {
-    match node.op_type.as_str() {
-        "Conv" | "ConvTranspose" | "Gemm" => input == 2,
-        "Add" => true,
-        // A negated bias: see the pass `subtract_bias`.
-        "Sub" => input == 1,
-        _ => false,
     }
 }
