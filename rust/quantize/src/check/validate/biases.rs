@@ -11,7 +11,7 @@ use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::stored::{base_of, qtype_of};
 use super::weights::WeightComparison;
-use super::wiring::{Pairs, bias_input, root};
+use super::wiring::{Pairs, before_quantization, bias_input};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
 use crate::graph::elements::to_f32;
@@ -376,7 +376,7 @@ fn product(after: &Graph<'_>, node: usize, input: usize) -> Option<usize> {
     if !matches!(&*after.nodes[node].op_type, "Add" | "Sub") {
         return Some(node);
     }
-    let other = root(after, after.input(node, 1 - input.min(1))?);
+    let other = before_quantization(after, after.input(node, 1 - input.min(1))?);
     match after.values[other].producer {
         Producer::Node { node, .. } => Some(node),
         _ => None,

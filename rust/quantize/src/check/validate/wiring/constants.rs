@@ -21,7 +21,7 @@ impl Walk<'_, '_> {
         }
         let through = self.after.values[step.here].name;
         let direct = through == name || base_of(through, "dequantized").as_deref() == Some(name);
-        if self.is_turned(here) || self.is_computed(here) {
+        if self.is_transposed(here) || self.is_computed(here) {
             return self.wrong(there, here, step);
         }
         for id in &leaves {
@@ -53,7 +53,7 @@ impl Walk<'_, '_> {
     }
 
     /// Whether a value that is derived from constants alone is transposed at run time.
-    fn is_turned(&self, mut value: ValueId) -> bool {
+    fn is_transposed(&self, mut value: ValueId) -> bool {
         while let Producer::Node { node, .. } = self.after.values[value].producer {
             if self.after.nodes[node].op_type == "Transpose" {
                 return true;

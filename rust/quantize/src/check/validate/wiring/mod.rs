@@ -25,7 +25,7 @@ use crate::options::HalfType;
 pub(super) use self::constants::{constants_behind, is_unknown};
 pub(super) use self::equality::{equal, same_attributes};
 pub(super) use self::inputs::bias_input;
-pub(super) use self::sources::root;
+pub(super) use self::sources::before_quantization;
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
 pub(super) type Pairs = HashMap<usize, usize>;
@@ -112,8 +112,8 @@ pub(super) struct Walk<'a, 'm> {
 
 impl<'m> Walk<'_, 'm> {
     fn step(&mut self, step: &Step) {
-        let there = root(self.before, step.there);
-        let here = self.past_casts(there, self.root(step.here));
+        let there = before_quantization(self.before, step.there);
+        let here = self.past_casts(there, self.before_smoothing(step.here));
         if self.before.constant_behind(there).is_some() || sparse(self.before, there) {
             return self.constant(there, here, step);
         }
@@ -126,7 +126,7 @@ impl<'m> Walk<'_, 'm> {
                 if same_operator(was, is) && a == b {
                     self.nodes(n, m);
                 } else if let Some(twin) = qlinear_of(is).filter(|twin| twin.replaces(was)) {
-                    self.twins(n, m, twin);
+                    self.qlinear(n, m, twin);
                 } else if FOLDED.contains(&was.op_type.as_str())
                     && was.is_onnx()
                     && let Some(twin) = qlinear_of(is)

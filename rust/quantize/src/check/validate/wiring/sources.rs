@@ -47,7 +47,7 @@ impl<'m> Walk<'_, 'm> {
             return here;
         }
         while let Some(source) = cast(self.after, here, self.half) {
-            here = self.root(source);
+            here = self.before_smoothing(source);
         }
         here
     }
@@ -73,8 +73,8 @@ impl<'m> Walk<'_, 'm> {
         value
     }
 
-    /// A value before quantization, dequantization or smoothing.
-    pub(super) fn root(&self, mut value: ValueId) -> ValueId {
+    /// A value before it was smoothed, quantized and dequantized.
+    pub(super) fn before_smoothing(&self, mut value: ValueId) -> ValueId {
         while let Some(source) = self.source(value) {
             value = source;
         }
@@ -100,7 +100,10 @@ impl<'m> Walk<'_, 'm> {
 }
 
 /// A value before it was quantized and dequantized.
-pub(in crate::check::validate) fn root(graph: &Graph<'_>, mut value: ValueId) -> ValueId {
+pub(in crate::check::validate) fn before_quantization(
+    graph: &Graph<'_>,
+    mut value: ValueId,
+) -> ValueId {
     while let Some(source) = rounded(graph, value) {
         value = source;
     }
