@@ -11,7 +11,7 @@ use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::stored::{base_of, qtype_of};
 use super::weights::WeightComparison;
-use super::wiring::{Pairs, before_quantization, bias_input};
+use super::wiring::{Counterparts, before_quantization, bias_input};
 use super::{Check, Validation};
 use crate::encode::dequantize::points;
 use crate::graph::elements::to_f32;
@@ -28,13 +28,13 @@ pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
     compared: &WeightComparison,
-    pairs: &Pairs,
+    counterparts: &Counterparts,
     half: Option<HalfType>,
     found: &mut Validation,
 ) -> Result<(), QuantizeError> {
     let work = Work { before, after, shifts: &compared.shifts, biases: biases(before)?, half };
     let mut nodes: Vec<(usize, usize)> =
-        pairs.iter().map(|(here, there)| (*here, *there)).collect();
+        counterparts.iter().map(|(here, there)| (*here, *there)).collect();
     nodes.sort_unstable();
     for (here, there) in nodes {
         for input in inputs(after.nodes[here]) {

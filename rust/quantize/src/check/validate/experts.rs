@@ -11,7 +11,7 @@ use crate::graph::{Graph, Producer, ValueId, moe};
 impl Walk<'_, '_> {
     /// Compares a `QMoE` with the `MoE` that it replaces.
     pub(super) fn experts(&mut self, there: usize, here: usize) {
-        self.pairs.insert(here, there);
+        self.counterparts.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let same = |name: &&str| match (was.attribute(name), is.attribute(name)) {
             (Some(one), Some(other)) => equal(one, other),

@@ -244,10 +244,10 @@ fn against(
     };
     structure::check(&before, &after, half, &mut found);
     let mut stored = stored::all(&before, &after, &mut found);
-    let pairs = wiring::check(&before, &after, &mut stored, half, &mut found);
+    let counterparts = wiring::check(&before, &after, &mut stored, half, &mut found);
     let compared = weights::check(&before, &after, &stored, half, &mut found)?;
     constants::check(&before, &after, &stored, &compared.smoothing, half, &mut found)?;
-    biases::check(&before, &after, &compared, &pairs, half, &mut found)?;
+    biases::check(&before, &after, &compared, &counterparts, half, &mut found)?;
     Ok((found, compared.lost))
 }
 

@@ -24,7 +24,7 @@ pub(super) fn has_twin(op_type: &str) -> bool {
 impl Walk<'_, '_> {
     /// Compares an operator with scales as inputs with the operator on floats that it replaces.
     pub(super) fn qlinear(&mut self, there: usize, here: usize, twin: &QLinear) {
-        self.pairs.insert(here, there);
+        self.counterparts.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         if !self.same_attributes(there, here, twin) {
             let what = "its attributes are not those that it has in the original";

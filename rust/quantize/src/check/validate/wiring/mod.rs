@@ -28,7 +28,7 @@ pub(super) use self::inputs::bias_input;
 pub(super) use self::sources::before_quantization;
 
 /// Nodes of the quantized model with the corresponding nodes of the original.
-pub(super) type Pairs = HashMap<usize, usize>;
+pub(super) type Counterparts = HashMap<usize, usize>;
 
 pub(super) fn check(
     before: &Graph<'_>,
@@ -36,7 +36,7 @@ pub(super) fn check(
     stored: &mut [Stored],
     half: Option<HalfType>,
     found: &mut Validation,
-) -> Pairs {
+) -> Counterparts {
     let originals = |stored: &Stored| (stored.integers, stored.originals.clone());
     let kept: HashMap<ValueId, Vec<String>> = stored.iter().map(originals).collect();
     let mut walk = Walk {
@@ -48,7 +48,7 @@ pub(super) fn check(
         found,
         seen: HashSet::new(),
         waiting: Vec::new(),
-        pairs: Pairs::new(),
+        counterparts: Counterparts::new(),
     };
     for output in &before.model.graph().output {
         if let (Some(there), Some(here)) = (before.value(&output.name), after.value(&output.name)) {
@@ -61,7 +61,7 @@ pub(super) fn check(
     for stored in stored.iter_mut().filter(|stored| is_unknown(before, &stored.originals)) {
         stored.originals.extend(walk.kept.get(&stored.integers).cloned().unwrap_or_default());
     }
-    walk.pairs
+    walk.counterparts
 }
 
 /// Two values that should correspond, and their consumer.
@@ -107,7 +107,7 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) found: &'a mut Validation,
     seen: HashSet<(ValueId, ValueId)>,
     pub(super) waiting: Vec<Step>,
-    pub(super) pairs: Pairs,
+    pub(super) counterparts: Counterparts,
 }
 
 impl<'m> Walk<'_, 'm> {
@@ -150,7 +150,7 @@ impl<'m> Walk<'_, 'm> {
 
     /// Compares two nodes of the same operator.
     fn nodes(&mut self, there: usize, here: usize) {
-        self.pairs.insert(here, there);
+        self.counterparts.insert(here, there);
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let quantized = |graph: &Graph<'_>, node| kv_cache::is_quantized(graph, node);
         // Its cache has become integers.
