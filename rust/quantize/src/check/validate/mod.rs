@@ -5,13 +5,13 @@
 //! factors of smoothing are read from the file. Everything that two files do not determine is
 //! listed as not compared.
 
+mod activation_scales;
 mod biases;
 mod candidates;
 mod constants;
 mod experts;
 mod grid;
 mod kv_cache;
-mod pairs;
 mod products;
 mod qlinear_ops;
 mod reference;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashSet};
 
 use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto, reads};
 
-use super::{Check, Validation, kv_cache, pairs};
+use super::{Check, Validation, activation_scales, kv_cache};
 use crate::check::postconditions;
 use crate::graph::{Graph, shape_of};
 use crate::options::HalfType;
@@ -30,7 +30,7 @@ pub(super) fn check(
     interface(before.model.graph(), after.model.graph(), &caches, found);
     kv_cache::check(after, found);
     types(before, after, half, &caches, found);
-    (0..after.nodes.len()).for_each(|node| pairs::check(after, node, half, found));
+    (0..after.nodes.len()).for_each(|node| activation_scales::check(after, node, half, found));
     let fault = postconditions::matmul_nbits::fault(before, after)
         .or_else(|| postconditions::matmul_bnb4::fault(before, after));
     if let Some((node, what)) = fault {

@@ -13,7 +13,7 @@ use crate::transform::HALVES;
 
 /// The inputs of a node with the scale and the zero point of a value.
 #[derive(Clone, Copy)]
-struct Parameters {
+struct ParameterInputs {
     scale: usize,
     zero_point: usize,
 }
@@ -72,10 +72,10 @@ fn numbers(after: &Graph<'_>, node: usize, half: Option<HalfType>, found: &mut V
 }
 
 /// The integers that a node reads, with their parameters.
-fn reads(after: &Graph<'_>, node: usize) -> Vec<(ValueId, Parameters)> {
+fn reads(after: &Graph<'_>, node: usize) -> Vec<(ValueId, ParameterInputs)> {
     let proto = after.nodes[node];
     let of = |at: usize, scale: usize, zero_point: usize| {
-        Some((after.input(node, at)?, Parameters { scale, zero_point }))
+        Some((after.input(node, at)?, ParameterInputs { scale, zero_point }))
     };
     if proto.is_onnx() && proto.op_type == "DequantizeLinear" {
         return of(0, 1, 2).into_iter().collect();
@@ -92,7 +92,7 @@ fn reads(after: &Graph<'_>, node: usize) -> Vec<(ValueId, Parameters)> {
 }
 
 /// The node that writes integers, past those that only move them, and their parameters.
-fn writer(after: &Graph<'_>, mut value: ValueId) -> Option<(usize, Parameters)> {
+fn writer(after: &Graph<'_>, mut value: ValueId) -> Option<(usize, ParameterInputs)> {
     // No chain is longer than the graph.
     for _ in 0..=after.nodes.len() {
         let Producer::Node { node, .. } = after.values[value].producer else { return None };
@@ -110,21 +110,21 @@ fn writer(after: &Graph<'_>, mut value: ValueId) -> Option<(usize, Parameters)> 
 }
 
 /// The parameters of the integers that a node writes.
-fn written(proto: &NodeProto) -> Option<Parameters> {
+fn written(proto: &NodeProto) -> Option<ParameterInputs> {
     if proto.is_onnx() && proto.op_type == "QuantizeLinear" {
-        return Some(Parameters { scale: 1, zero_point: 2 });
+        return Some(ParameterInputs { scale: 1, zero_point: 2 });
     }
     let scale = qlinear_of(proto)?.output?;
     // Without the scale, the output is float.
     let is_given = proto.input.get(scale).is_some_and(|name| !name.is_empty());
-    is_given.then_some(Parameters { scale, zero_point: scale + 1 })
+    is_given.then_some(ParameterInputs { scale, zero_point: scale + 1 })
 }
 
 /// Checks that a value is read with the parameters that it was written with.
 fn compare(
     after: &Graph<'_>,
-    (writer, there): (usize, Parameters),
-    (reader, value, here): (usize, ValueId, Parameters),
+    (writer, there): (usize, ParameterInputs),
+    (reader, value, here): (usize, ValueId, ParameterInputs),
     found: &mut Validation,
 ) {
     let proto = after.nodes[reader];
