@@ -106,7 +106,7 @@ impl Grid {
 
     /// The largest relative error of elements in units of this scale, if it or the factors of the
     /// elements were rounded after the integers were chosen.
-    pub(super) fn lost(&self, scale: f32) -> f64 {
+    pub(super) fn relative_error(&self, scale: f32) -> f64 {
         self.factors + self.rounded.map_or(0.0, |half| error_of(scale, half))
     }
 
@@ -122,14 +122,14 @@ impl Grid {
     }
 
     /// The distance in steps between the exact and the written value of an element, both in units
-    /// of the scale, and whether no closer value could have been written. `lost` is the largest
-    /// relative error of the exact value.
+    /// of the scale, and whether no closer value could have been written. `relative_error` is the
+    /// largest one of the exact value.
     pub(super) fn distance(
         &self,
         exact: f64,
         there: f64,
         zero_point: f64,
-        lost: f64,
+        relative_error: f64,
     ) -> (f64, bool) {
         if let Some(codebook) = self.codebook {
             let values = codebook.values().iter().map(|value| f64::from(*value));
@@ -152,8 +152,8 @@ impl Grid {
             return (distance / largest, distance <= bound && exact.abs() <= end);
         }
         // The quotient of element and scale is a float32, to which the zero point is added as an
-        // integer: what was lost depends on the quotient, however close to 0 the sum is.
-        let rounded = exact.abs() * (QUOTIENT_EPSILON + lost);
+        // integer: its error depends on the quotient, however close to 0 the sum is.
+        let rounded = exact.abs() * (QUOTIENT_EPSILON + relative_error);
         let (exact, code) = (exact + zero_point, (there + zero_point).round());
         let (lo, hi) = self.ends;
         let beyond = exact > hi && code >= hi || exact < lo && code <= lo;
@@ -272,7 +272,10 @@ mod tests {
             assert!(!grid.may_vanish(ends, HalfType::BFloat16));
         }
         let rounded = grid.with_rounded_scales(Some(HalfType::Float16));
-        assert_eq!((rounded.lost(1.0), rounded.lost(smallest as f32)), (1.0 / 2048.0, 1.0));
+        assert_eq!(
+            (rounded.relative_error(1.0), rounded.relative_error(smallest as f32)),
+            (1.0 / 2048.0, 1.0)
+        );
     }
 
     #[test]

@@ -159,7 +159,7 @@ pub fn validate(
         let mut best: Option<([usize; 4], Validation)> = None;
         let mut bare = false;
         for (tried, purpose) in candidates {
-            if best.as_ref().is_some_and(|([lost, _, problems, _], _)| lost + problems == 0) {
+            if best.as_ref().is_some_and(|([missing, _, problems, _], _)| missing + problems == 0) {
                 break;
             }
             let (model, mut steps) = transform::run(original, &tried, purpose)?;
@@ -180,10 +180,10 @@ pub fn validate(
                 }
                 _ => model,
             };
-            let (found, lost) = against(&model, quantized, steps, half)?;
+            let (found, without_original) = against(&model, quantized, steps, half)?;
             let pruned = found.problems.iter().filter(|problem| is_pruned(problem)).count();
             let problems = found.problems.len();
-            let faults = [lost, problems - pruned, problems, found.not_compared.len()];
+            let faults = [without_original, problems - pruned, problems, found.not_compared.len()];
             if best.as_ref().is_none_or(|(least, _)| faults < *least) {
                 best = Some((faults, found));
             }
@@ -248,7 +248,7 @@ fn against(
     let compared = weights::check(&before, &after, &stored, half, &mut found)?;
     constants::check(&before, &after, &stored, &compared.smoothing, half, &mut found)?;
     biases::check(&before, &after, &compared, &counterparts, half, &mut found)?;
-    Ok((found, compared.lost))
+    Ok((found, compared.without_original))
 }
 
 impl Validation {

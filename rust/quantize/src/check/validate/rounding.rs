@@ -37,13 +37,13 @@ pub(super) struct Sum {
     pub(super) error: f64,
     /// The largest part of it that a scale has caused that was rounded after the integers were
     /// chosen. All elements with this scale have it in the same direction.
-    pub(super) lost: f64,
+    pub(super) scale_error: f64,
 }
 
 impl Sum {
     fn add(&mut self, other: Sum) {
         self.error += other.error;
-        self.lost += other.lost;
+        self.scale_error += other.scale_error;
     }
 }
 
@@ -73,7 +73,7 @@ impl<'a> Sums<'a> {
     /// Whether an element with this error may have been moved: elements with an error below a
     /// quarter of a step are not moved.
     pub(super) fn may_have_moved(element: Sum) -> bool {
-        element.error.abs() <= 0.75 + 1e-3 + element.lost.abs()
+        element.error.abs() <= 0.75 + 1e-3 + element.scale_error.abs()
     }
 
     /// The group of an element, and the gain of moving it to the other neighboring integer, if the
@@ -81,8 +81,8 @@ impl<'a> Sums<'a> {
     /// element; a wrong integer is one or causes one.
     pub(super) fn gain(&self, at: usize, element: Sum) -> Option<(usize, f64)> {
         let group = self.summed.groups.group_of(at);
-        let (error, own) = (element.error, element.lost.abs());
-        let of = |sum: Sum| error.signum() * sum.error - sum.lost.abs();
+        let (error, own) = (element.error, element.scale_error.abs());
+        let of = |sum: Sum| error.signum() * sum.error - sum.scale_error.abs();
         let mut gain = error.abs() - own + of(self.groups[group]) - 1.0;
         if let Some(part) = self.summed.part {
             gain += of(self.parts[at / part]) - 0.5;

@@ -36,7 +36,7 @@ pub(super) struct WeightComparison {
     /// Constants of normalizations that smoothing changed.
     pub(super) smoothing: HashSet<String>,
     /// The number of weights without an original.
-    pub(super) lost: usize,
+    pub(super) without_original: usize,
 }
 
 pub(super) fn check(
@@ -62,7 +62,7 @@ pub(super) fn check(
                 None => "its name does not say which weight it is".to_owned(),
             };
             found.skip_weight(integers, why);
-            compared.lost += 1;
+            compared.without_original += 1;
             continue;
         };
         let tensor = before.model.tensor(proto)?;
@@ -266,14 +266,16 @@ impl Pair<'_> {
                 (at, f64::from(*w) / f64::from(scale), f64::from(*float) / f64::from(scale))
             })
         };
-        let lost: Vec<f64> = params.iter().map(|params| grid.lost(params.scale)).collect();
+        let relative_errors: Vec<f64> =
+            params.iter().map(|params| grid.relative_error(params.scale)).collect();
         let sum = |at: usize, exact: f64, there: f64| Sum {
             error: there - exact,
-            lost: lost[layout.group_of(at)] * exact,
+            scale_error: relative_errors[layout.group_of(at)] * exact,
         };
         for (at, exact, there) in elements() {
             let group = layout.group_of(at);
-            let (steps, right) = grid.distance(exact, there, self.zero_point(group), lost[group]);
+            let (steps, right) =
+                grid.distance(exact, there, self.zero_point(group), relative_errors[group]);
             largest = largest.max(steps);
             ends[group] = (ends[group].0.min(exact), ends[group].1.max(exact));
             nothing[group] &= !reference.floats[at].is_normal();
@@ -319,7 +321,7 @@ impl Pair<'_> {
         wrong.extend(others.map(|(_, (_, at, steps))| (at, steps)));
         wrong.sort_by_key(|(at, _)| *at);
         if self.sampled {
-            wrong = self.lost(&reference.floats);
+            wrong = self.beyond_any_rounding(&reference.floats);
         }
         let many = wrong.len();
         let mut off: HashMap<usize, Off> = HashMap::new();
@@ -348,7 +350,7 @@ impl Pair<'_> {
     /// its errors are twice as large as its elements, and as two steps, on average; or, of many
     /// elements, what they stand for is another multiple of what they were. Elements whose inputs
     /// were always 0 may be anything.
-    fn lost(&self, reference: &[f32]) -> Vec<(usize, f64)> {
+    fn beyond_any_rounding(&self, reference: &[f32]) -> Vec<(usize, f64)> {
         /// Elements from which on a factor is no chance, and how much it may differ from 1.
         const MANY: f64 = 16.0;
         const FACTOR: f64 = 0.5;
@@ -368,13 +370,13 @@ impl Pair<'_> {
             sums.products += exact * there;
             sums.errors += (there - exact) * (there - exact);
         }
-        let is_lost = |sums: &&GroupSums| {
+        let is_beyond = |sums: &&GroupSums| {
             let fine = qtype.bits() >= 8 && sums.count >= MANY && sums.squares > sums.count;
             let scaled = (sums.products / sums.squares - 1.0).abs() > FACTOR;
             sums.errors > 4.0 * sums.squares.max(sums.count) || fine && scaled
         };
-        let lost = sums.iter().filter(is_lost);
-        lost.filter_map(|sums| Some((sums.first?, (sums.errors / sums.count).sqrt()))).collect()
+        let beyond = sums.iter().filter(is_beyond);
+        beyond.filter_map(|sums| Some((sums.first?, (sums.errors / sums.count).sqrt()))).collect()
     }
 
     fn zero_point(&self, group: usize) -> f64 {
