@@ -4,7 +4,8 @@ use quantize_rs_onnx::Tensor;
 
 use super::super::Problem;
 use super::super::reference::Reference;
-use super::{Look, Pair};
+use super::Pair;
+use super::nearest::Look;
 use crate::graph::elements::to_f32;
 
 /// What to do if weights were pruned.
