@@ -95,24 +95,25 @@ pub(super) fn check(
         };
         let (decoded, full) = (&decoded, &full);
         let smoothed = factors.is_some();
-        let pair = Pair { after, name, stored, decoded, summed, sampled, smoothed, half, full };
+        let comparison =
+            Comparison { after, name, stored, decoded, summed, sampled, smoothed, half, full };
         let scaled = scaled(floats, &tensor.shape, factors);
         let turns = turns(stored, constant);
         let turned = turned(&scaled, &tensor.shape, decoded, turns);
-        let looks = turned.iter().map(|reference| pair.look(reference));
-        let Some((reference, look)) =
-            turned.iter().zip(looks).min_by_key(|(_, look)| look.off.len() + look.many)
+        let errors = turned.iter().map(|reference| comparison.errors(reference));
+        let Some((reference, errors)) =
+            turned.iter().zip(errors).min_by_key(|(_, errors)| errors.wrong.len() + errors.count)
         else {
             let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
             found.problem(Check::Weights, integers, what);
             continue;
         };
-        pair.vanished(&reference.floats, found);
-        match pair.pruned(reference, &look) {
+        comparison.vanished(&reference.floats, found);
+        match comparison.pruned(reference, &errors) {
             Some(what) => found.problem(Check::Weights, integers, what),
-            None => pair.report(&reference.floats, &look, found),
+            None => comparison.report(&reference.floats, &errors, found),
         }
-        pair.shifts(&reference.floats, &mut compared.shifts);
+        comparison.shifts(&reference.floats, &mut compared.shifts);
         let error = metrics(&reference.floats, &decoded.floats);
         let dtype = match stored.form {
             Form::Codes(spec) => spec.codebook.name().to_owned(),
@@ -130,7 +131,7 @@ pub(super) fn check(
             scales: if stored.scale.is_some() { decoded.params.len() } else { 0 },
             smoothed,
             error,
-            max_steps: look.steps,
+            max_steps: errors.max_steps,
         });
     }
     Ok(compared)
@@ -169,7 +170,7 @@ fn rounded_with_samples(
 }
 
 /// A weight and its stored form.
-struct Pair<'a> {
+struct Comparison<'a> {
     after: &'a Graph<'a>,
     name: &'a str,
     stored: &'a Stored,

@@ -4,31 +4,31 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use super::super::reference::Reference;
 use super::super::rounding::{Sum, Sums};
-use super::Pair;
+use super::Comparison;
 use crate::encode::dequantize::Decoded;
 
 /// The errors of the elements.
-pub(super) struct Look {
+pub(super) struct ElementErrors {
     /// For each group with elements that are too far off: their number, the first one, and the
     /// largest error in steps.
-    pub(super) off: Vec<Off>,
+    pub(super) wrong: Vec<WrongGroup>,
     /// The number of elements that are too far off.
-    pub(super) many: usize,
+    pub(super) count: usize,
     /// The largest error in steps.
-    pub(super) steps: f64,
+    pub(super) max_steps: f64,
     /// Groups whose scale is larger than their elements need.
     pub(super) coarse: Vec<usize>,
 }
 
-pub(super) struct Off {
+pub(super) struct WrongGroup {
     pub(super) group: usize,
     pub(super) count: usize,
     pub(super) first: usize,
     pub(super) steps: f64,
 }
 
-impl Pair<'_> {
-    pub(super) fn look(&self, reference: &Reference) -> Look {
+impl Comparison<'_> {
+    pub(super) fn errors(&self, reference: &Reference) -> ElementErrors {
         let Decoded { floats, layout, params, .. } = self.decoded;
         let grid = self.grid();
         let mut ends = vec![(f64::INFINITY, f64::NEG_INFINITY); params.len()];
@@ -105,14 +105,14 @@ impl Pair<'_> {
             wrong = self.beyond_any_rounding(&reference.floats);
         }
         let many = wrong.len();
-        let mut off: HashMap<usize, Off> = HashMap::new();
+        let mut off: HashMap<usize, WrongGroup> = HashMap::new();
         for (at, steps) in wrong {
             let group = layout.group_of(at);
-            let off = off.entry(group).or_insert(Off { group, count: 0, first: at, steps });
+            let off = off.entry(group).or_insert(WrongGroup { group, count: 0, first: at, steps });
             off.count += 1;
             off.steps = off.steps.max(steps);
         }
-        let mut off: Vec<Off> = off.into_values().collect();
+        let mut off: Vec<WrongGroup> = off.into_values().collect();
         off.sort_by_key(|off| off.group);
         let smallest = self.smallest_scale();
         let is_coarse = |group: &usize| {
@@ -124,6 +124,6 @@ impl Pair<'_> {
         // The scale that suits few integers best may be larger than their elements.
         let scaled = self.stored.scale.is_some() && !self.sampled;
         let coarse = (0..params.len()).filter(|_| scaled).filter(is_coarse).collect();
-        Look { off, many, steps: largest, coarse }
+        ElementErrors { wrong: off, count: many, max_steps: largest, coarse }
     }
 }

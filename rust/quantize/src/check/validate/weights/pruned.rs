@@ -4,27 +4,27 @@ use quantize_rs_onnx::Tensor;
 
 use super::super::Problem;
 use super::super::reference::Reference;
-use super::Pair;
-use super::nearest::Look;
+use super::Comparison;
+use super::nearest::ElementErrors;
 use crate::graph::elements::to_f32;
 
 /// What to do if weights were pruned.
 pub(in super::super) const HINT: &str = "if the weights were pruned (prune, sparsity), compare \
     with the pruned model, which `prune` writes, instead of the original";
 
-impl Pair<'_> {
+impl Comparison<'_> {
     /// What differs, if elements are 0 in the file alone, and all others are right.
-    pub(super) fn pruned(&self, reference: &Reference, look: &Look) -> Option<String> {
+    pub(super) fn pruned(&self, reference: &Reference, errors: &ElementErrors) -> Option<String> {
         let (was, is) = (&reference.floats, &self.decoded.floats);
-        let is_right = look.off.is_empty() && look.coarse.is_empty();
+        let is_right = errors.wrong.is_empty() && errors.coarse.is_empty();
         if is_right || is.iter().all(|x| *x == 0.0) {
             return None;
         }
         let floats = without(was, is);
         let changed = || was.iter().zip(&floats).enumerate().filter(|(_, (was, is))| was != is);
         let (first, (original, _)) = changed().next()?;
-        let right = self.look(&reference.with(floats.clone()));
-        (right.off.is_empty() && right.coarse.is_empty()).then(|| {
+        let right = self.errors(&reference.with(floats.clone()));
+        (right.wrong.is_empty() && right.coarse.is_empty()).then(|| {
             let more = changed().count() - 1;
             format!(
                 "element {first} and {more} more stand for 0, `{}` of the original holds \

@@ -1,19 +1,19 @@
 //! The problems of a weight.
 
 use super::super::{Check, Validation};
-use super::Pair;
-use super::nearest::{Look, Off};
+use super::Comparison;
+use super::nearest::{ElementErrors, WrongGroup};
 use crate::graph::ValueId;
 
-impl Pair<'_> {
+impl Comparison<'_> {
     /// Reports the problem: a wrong integer if few elements of a scale are off, else a wrong scale.
-    pub(super) fn report(&self, reference: &[f32], look: &Look, found: &mut Validation) {
+    pub(super) fn report(&self, reference: &[f32], errors: &ElementErrors, found: &mut Validation) {
         const MAX_REPORTED: usize = 5;
         let name = |id: ValueId| self.after.values[id].name;
         let (integers, floats) = (name(self.stored.integers), &self.decoded.floats);
         let group_len = floats.len() / self.decoded.params.len().max(1);
-        for off in look.off.iter().take(MAX_REPORTED) {
-            let Off { group, count, first, steps } = off;
+        for off in errors.wrong.iter().take(MAX_REPORTED) {
+            let WrongGroup { group, count, first, steps } = off;
             let one = *count == 1 || *count * 8 < group_len;
             let scale = self.stored.scale.filter(|_| !one || group_len == 1);
             let at = format!(
@@ -41,12 +41,13 @@ impl Pair<'_> {
             );
             found.problem(Check::Weights, name(scale), what);
         }
-        if look.off.len() > MAX_REPORTED {
-            let what = format!("{} more scales have such integers", look.off.len() - MAX_REPORTED);
+        if errors.wrong.len() > MAX_REPORTED {
+            let what =
+                format!("{} more scales have such integers", errors.wrong.len() - MAX_REPORTED);
             found.problem(Check::Weights, integers, what);
         }
-        if let (Some(group), Some(scale)) = (look.coarse.first(), self.stored.scale) {
-            let more = match look.coarse.len() {
+        if let (Some(group), Some(scale)) = (errors.coarse.first(), self.stored.scale) {
+            let more = match errors.coarse.len() {
                 1 => String::new(),
                 count => format!(", and so are {} more", count - 1),
             };
@@ -66,7 +67,7 @@ impl Pair<'_> {
                     format!("all integers stand for 0, `{}` of the original is not 0", self.name);
                 // A scale may have been raised so that a very large bias fits; then this is all
                 // that remains.
-                if look.off.is_empty() && look.coarse.is_empty() {
+                if errors.wrong.is_empty() && errors.coarse.is_empty() {
                     found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
                 } else {
                     found.problem(Check::Weights, integers, what);

@@ -1,6 +1,6 @@
 //! Weights that were rounded with the help of samples: their integers need not be the nearest.
 
-use super::Pair;
+use super::Comparison;
 use crate::encode::dequantize::Decoded;
 
 /// Sums over the elements of a group, in steps of its scale.
@@ -13,7 +13,7 @@ struct GroupSums {
     errors: f64,
 }
 
-impl Pair<'_> {
+impl Comparison<'_> {
     /// The first element of each group that was not rounded to this, however samples were weighed:
     /// its errors are twice as large as its elements, and as two steps, on average; or, of many
     /// elements, what they stand for is another multiple of what they were. Elements whose inputs

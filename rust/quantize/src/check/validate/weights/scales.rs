@@ -6,12 +6,12 @@ use quantize_rs_onnx::{DataType, TensorProto};
 use super::super::grid::Grid;
 use super::super::stored::Form;
 use super::super::{Check, Validation};
-use super::Pair;
+use super::Comparison;
 use crate::encode::dequantize::Decoded;
 use crate::encode::mark;
 use crate::options::HalfType;
 
-impl Pair<'_> {
+impl Comparison<'_> {
     fn scale_type(&self) -> Option<DataType> {
         self.stored.scale.and_then(|scale| self.after.constant(scale)).and_then(TensorProto::dtype)
     }

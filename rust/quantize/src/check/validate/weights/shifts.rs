@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::Pair;
+use super::Comparison;
 use crate::graph::qlinear::qlinear_of;
 
-impl Pair<'_> {
+impl Comparison<'_> {
     /// The error of each output channel, for the nodes that multiply by it.
     pub(super) fn shifts(&self, reference: &[f32], shifts: &mut HashMap<usize, Vec<f64>>) {
         let shape = &self.decoded.shape;
