@@ -16,15 +16,14 @@ impl Comparison<'_> {
     /// What differs, if elements are 0 in the file alone, and all others are right.
     pub(super) fn pruned(&self, reference: &Reference, errors: &ElementErrors) -> Option<String> {
         let (was, is) = (&reference.floats, &self.decoded.floats);
-        let is_right = errors.wrong.is_empty() && errors.coarse.is_empty();
-        if is_right || is.iter().all(|x| *x == 0.0) {
+        if errors.is_right() || is.iter().all(|x| *x == 0.0) {
             return None;
         }
         let floats = without(was, is);
         let changed = || was.iter().zip(&floats).enumerate().filter(|(_, (was, is))| was != is);
         let (first, (original, _)) = changed().next()?;
         let right = self.errors(&reference.with(floats.clone()));
-        (right.wrong.is_empty() && right.coarse.is_empty()).then(|| {
+        right.is_right().then(|| {
             let more = changed().count() - 1;
             format!(
                 "element {first} and {more} more stand for 0, `{}` of the original holds \

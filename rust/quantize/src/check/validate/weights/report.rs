@@ -67,7 +67,7 @@ impl Comparison<'_> {
                     format!("all integers stand for 0, `{}` of the original is not 0", self.name);
                 // A scale may have been raised so that a very large bias fits; then this is all
                 // that remains.
-                if errors.wrong.is_empty() && errors.coarse.is_empty() {
+                if errors.is_right() {
                     found.notes.push(format!("`{integers}`: {what}, but less than half a step"));
                 } else {
                     found.problem(Check::Weights, integers, what);

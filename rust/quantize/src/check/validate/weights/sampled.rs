@@ -1,6 +1,7 @@
 //! Weights that were rounded with the help of samples: their integers need not be the nearest.
 
 use super::Comparison;
+use super::nearest::WrongElement;
 use crate::encode::dequantize::Decoded;
 
 /// Sums over the elements of a group, in steps of its scale.
@@ -18,7 +19,7 @@ impl Comparison<'_> {
     /// its errors are twice as large as its elements, and as two steps, on average; or, of many
     /// elements, what they stand for is another multiple of what they were. Elements whose inputs
     /// were always 0 may be anything.
-    pub(super) fn beyond_any_rounding(&self, reference: &[f32]) -> Vec<(usize, f64)> {
+    pub(super) fn beyond_any_rounding(&self, reference: &[f32]) -> Vec<WrongElement> {
         /// Elements from which on a factor is no chance, and how much it may differ from 1.
         const MANY: f64 = 16.0;
         const FACTOR: f64 = 0.5;
@@ -44,6 +45,11 @@ impl Comparison<'_> {
             sums.errors > 4.0 * sums.squares.max(sums.count) || fine && scaled
         };
         let beyond = sums.iter().filter(is_beyond);
-        beyond.filter_map(|sums| Some((sums.first?, (sums.errors / sums.count).sqrt()))).collect()
+        beyond
+            .filter_map(|sums| {
+                let steps = (sums.errors / sums.count).sqrt();
+                Some(WrongElement { at: sums.first?, steps })
+            })
+            .collect()
     }
 }
