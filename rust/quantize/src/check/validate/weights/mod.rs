@@ -13,9 +13,10 @@ mod shifts;
 use std::collections::{HashMap, HashSet};
 
 use quantize_rs_math::{SumGroups, metrics};
-use quantize_rs_onnx::NodeProto;
+use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
-use super::reference::{scaled, smoothing, turned, turns};
+use self::nearest::ElementErrors;
+use super::reference::{Reference, scaled, smoothing, turned, turns};
 use super::stored::{Form, Stored};
 use super::wiring::bias_input;
 use super::{Check, StoredWeight, Validation, biases, rounding};
@@ -41,6 +42,7 @@ pub(super) struct WeightComparison {
     pub(super) without_original: usize,
 }
 
+/// Compares every stored weight with the original.
 pub(super) fn check(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -50,97 +52,13 @@ pub(super) fn check(
 ) -> Result<WeightComparison, QuantizeError> {
     let mut compared = WeightComparison::default();
     let full = biases::full(after, found)?;
-    let uses: HashMap<ValueId, Constant<'_>> =
+    let uses =
         uses::constants(before).into_iter().map(|constant| (constant.anchor, constant)).collect();
+    let models = Models { before, after, half, uses, full };
     for stored in stored.iter().filter(|stored| !is_addend(after, stored)) {
-        let integers = after.values[stored.integers].name;
-        let original = stored.originals.iter().find_map(|name| {
-            let id = before.value(name)?;
-            Some((name, before.constant_behind(id)?))
-        });
-        let Some((name, proto)) = original else {
-            let why = match stored.originals.last() {
-                Some(name) => format!("the original has no constant `{name}`"),
-                None => "its name does not say which weight it is".to_owned(),
-            };
-            found.skip_weight(integers, why);
-            compared.without_original += 1;
-            continue;
-        };
-        let tensor = before.model.tensor(proto)?;
-        let Some(floats) = to_f32(&tensor) else {
-            found.skip_weight(integers, format!("`{name}` of the original is {}", tensor.dtype));
-            continue;
-        };
-        let Some(decoded) = stored.decode(after, half, found)? else { continue };
-        if floats.len() != decoded.floats.len() {
-            let what = format!("shape {:?}, the original has {:?}", decoded.shape, tensor.shape);
-            found.problem(Check::Weights, integers, what);
-            continue;
-        }
-        let of = (name.as_str(), &tensor.shape[..]);
-        let factors = smoothing(before, after, stored, of, half, &mut compared.smoothing);
-        let constant = before.value(name).and_then(|id| uses.get(&id));
-        let summed = constant.and_then(|constant| rounding::summed(before, constant, &decoded));
-        let sampled = rounded_with_samples(after, stored, &decoded)?;
-        if sampled == Some(false) {
-            let what = "these are not the integers and scales that were rounded with samples, as \
-                        the checksum in its comment shows";
-            found.problem(Check::Weights, integers, what.to_owned());
-        }
-        let sampled = sampled == Some(true);
-        let floats = match half.filter(|_| stored.form == Form::Cast) {
-            Some(half) => clipped(floats, &decoded.floats, half),
-            None => floats,
-        };
-        let (decoded, full) = (&decoded, &full);
-        let smoothed = factors.is_some();
-        let comparison =
-            Comparison { after, name, stored, decoded, summed, sampled, smoothed, half, full };
-        let scaled = scaled(floats, &tensor.shape, factors);
-        let turns = turns(stored, constant);
-        let turned = turned(&scaled, &tensor.shape, decoded, turns);
-        let errors = turned.iter().map(|reference| comparison.errors(reference));
-        let Some((reference, errors)) =
-            turned.iter().zip(errors).min_by_key(|(_, errors)| errors.wrong.len() + errors.count)
-        else {
-            let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
-            found.problem(Check::Weights, integers, what);
-            continue;
-        };
-        comparison.vanished(&reference.floats, found);
-        match comparison.pruned(reference, &errors) {
-            Some(what) => found.problem(Check::Weights, integers, what),
-            None => comparison.report(&reference.floats, &errors, found),
-        }
-        comparison.shifts(&reference.floats, &mut compared.shifts);
-        let error = metrics(&reference.floats, &decoded.floats);
-        let dtype = match stored.form {
-            Form::Codes(spec) => spec.codebook.name().to_owned(),
-            Form::Blocks { .. } | Form::Experts { .. } => decoded.qtype.name().to_owned(),
-            _ => after
-                .constant(stored.integers)
-                .and_then(quantize_rs_onnx::TensorProto::dtype)
-                .map_or_else(|| decoded.qtype.name().to_owned(), |dtype| dtype.name().to_owned()),
-        };
-        found.weights.push(StoredWeight {
-            name: name.clone(),
-            integers: integers.to_owned(),
-            dtype,
-            shape: tensor.shape,
-            scales: if stored.scale.is_some() { decoded.params.len() } else { 0 },
-            smoothed,
-            error,
-            max_steps: errors.max_steps,
-        });
+        models.compare(stored, &mut compared, found)?;
     }
     Ok(compared)
-}
-
-/// The elements of the original, with those of masks clipped as in the file.
-fn clipped(was: Vec<f32>, is: &[f32], half: HalfType) -> Vec<f32> {
-    let pairs = was.into_iter().zip(is);
-    pairs.map(|(was, is)| if is_clipped(was, *is, half) { *is } else { was }).collect()
 }
 
 /// Whether it is what an Add or a Sub adds, which bias correction may have changed.
@@ -155,18 +73,113 @@ fn is_addend(after: &Graph<'_>, stored: &Stored) -> bool {
         })
 }
 
-/// Whether a comment says that the weight was rounded with the help of samples, and if so, whether
-/// its checksum is right.
-fn rounded_with_samples(
-    after: &Graph<'_>,
-    stored: &Stored,
-    decoded: &Decoded,
-) -> Result<Option<bool>, QuantizeError> {
-    let Some(proto) = after.constant(stored.integers).filter(|it| !it.doc_string.is_empty()) else {
-        return Ok(None);
-    };
-    let scales: Vec<f32> = decoded.params.iter().map(|params| params.scale).collect();
-    Ok(mark::verify(&proto.doc_string, &after.model.tensor(proto)?.data, &scales))
+/// The two models, and what is known of their constants.
+struct Models<'a, 'm> {
+    before: &'a Graph<'m>,
+    after: &'a Graph<'m>,
+    /// The 16-bit type that the quantized model computes in.
+    half: Option<HalfType>,
+    /// The constants of the original.
+    uses: HashMap<ValueId, Constant<'m>>,
+    /// For each node that multiplies, the elements of its bias that are at the limit of int32.
+    full: HashMap<usize, Vec<bool>>,
+}
+
+impl Models<'_, '_> {
+    /// Compares a stored weight with the original.
+    fn compare(
+        &self,
+        stored: &Stored,
+        compared: &mut WeightComparison,
+        found: &mut Validation,
+    ) -> Result<(), QuantizeError> {
+        let (before, after, half) = (self.before, self.after, self.half);
+        let integers = after.values[stored.integers].name;
+        let Some((name, proto)) = self.original(stored) else {
+            found.skip_weight(integers, no_original(stored));
+            compared.without_original += 1;
+            return Ok(());
+        };
+        let tensor = before.model.tensor(proto)?;
+        let Some(floats) = to_f32(&tensor) else {
+            found.skip_weight(integers, format!("`{name}` of the original is {}", tensor.dtype));
+            return Ok(());
+        };
+        let Some(decoded) = &stored.decode(after, half, found)? else { return Ok(()) };
+        if floats.len() != decoded.floats.len() {
+            let what = format!("shape {:?}, the original has {:?}", decoded.shape, tensor.shape);
+            found.problem(Check::Weights, integers, what);
+            return Ok(());
+        }
+        let of = (name, &tensor.shape[..]);
+        let factors = smoothing(before, after, stored, of, half, &mut compared.smoothing);
+        let constant = before.value(name).and_then(|id| self.uses.get(&id));
+        let comparison = Comparison {
+            after,
+            name,
+            stored,
+            decoded,
+            summed: constant.and_then(|constant| rounding::summed(before, constant, decoded)),
+            sampled: self.is_sampled(stored, decoded, found)?,
+            smoothed: factors.is_some(),
+            half,
+            full: &self.full,
+        };
+        let scaled = scaled(comparison.clipped(floats), &tensor.shape, factors);
+        let orders = turned(&scaled, &tensor.shape, decoded, turns(stored, constant));
+        let Some((reference, errors)) = comparison.closest(&orders) else {
+            let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
+            found.problem(Check::Weights, integers, what);
+            return Ok(());
+        };
+        comparison.vanished(&reference.floats, found);
+        match comparison.pruned(reference, &errors) {
+            Some(what) => found.problem(Check::Weights, integers, what),
+            None => comparison.report(&reference.floats, &errors, found),
+        }
+        comparison.shifts(&reference.floats, &mut compared.shifts);
+        found.weights.push(comparison.row(reference, &errors, tensor.shape));
+        Ok(())
+    }
+
+    /// The constant of the original, and its name.
+    fn original<'s>(&self, stored: &'s Stored) -> Option<(&'s str, &TensorProto)> {
+        stored.originals.iter().find_map(|name| {
+            let id = self.before.value(name)?;
+            Some((name.as_str(), self.before.constant_behind(id)?))
+        })
+    }
+
+    /// Whether a comment says that the weight was rounded with the help of samples. A wrong
+    /// checksum in it is a problem.
+    fn is_sampled(
+        &self,
+        stored: &Stored,
+        decoded: &Decoded,
+        found: &mut Validation,
+    ) -> Result<bool, QuantizeError> {
+        let proto = self.after.constant(stored.integers);
+        let Some(proto) = proto.filter(|proto| !proto.doc_string.is_empty()) else {
+            return Ok(false);
+        };
+        let scales: Vec<f32> = decoded.params.iter().map(|params| params.scale).collect();
+        let data = self.after.model.tensor(proto)?.data;
+        let verified = mark::verify(&proto.doc_string, &data, &scales);
+        if verified == Some(false) {
+            let what = "these are not the integers and scales that were rounded with samples, as \
+                        the checksum in its comment shows";
+            found.problem(Check::Weights, self.after.values[stored.integers].name, what);
+        }
+        Ok(verified == Some(true))
+    }
+}
+
+/// Why a weight has no original.
+fn no_original(stored: &Stored) -> String {
+    match stored.originals.last() {
+        Some(name) => format!("the original has no constant `{name}`"),
+        None => "its name does not say which weight it is".to_owned(),
+    }
 }
 
 /// A weight and its stored form.
@@ -186,4 +199,47 @@ struct Comparison<'a> {
     half: Option<HalfType>,
     /// For each node that multiplies, the elements of its bias that are at the limit of int32.
     full: &'a HashMap<usize, Vec<bool>>,
+}
+
+impl Comparison<'_> {
+    /// The elements of the original, with those of masks clipped as in the file.
+    fn clipped(&self, floats: Vec<f32>) -> Vec<f32> {
+        let Some(half) = self.half.filter(|_| self.stored.form == Form::Cast) else {
+            return floats;
+        };
+        let elements = floats.into_iter().zip(&self.decoded.floats);
+        elements.map(|(was, is)| if is_clipped(was, *is, half) { *is } else { was }).collect()
+    }
+
+    /// The order of the original with the fewest wrong elements.
+    fn closest<'r>(&self, orders: &'r [Reference]) -> Option<(&'r Reference, ElementErrors)> {
+        let compared = orders.iter().map(|reference| (reference, self.errors(reference)));
+        compared.min_by_key(|(_, errors)| errors.wrong.len() + errors.count)
+    }
+
+    /// The row of the result. `shape` is that of the original.
+    fn row(
+        &self,
+        reference: &Reference,
+        errors: &ElementErrors,
+        shape: Vec<usize>,
+    ) -> StoredWeight {
+        let qtype = self.decoded.qtype.name();
+        let integers = self.after.constant(self.stored.integers);
+        let dtype = match self.stored.form {
+            Form::Codes(spec) => spec.codebook.name(),
+            Form::Blocks { .. } | Form::Experts { .. } => qtype,
+            _ => integers.and_then(TensorProto::dtype).map_or(qtype, DataType::name),
+        };
+        StoredWeight {
+            name: self.name.to_owned(),
+            integers: self.after.values[self.stored.integers].name.to_owned(),
+            dtype: dtype.to_owned(),
+            shape,
+            scales: if self.stored.scale.is_some() { self.decoded.params.len() } else { 0 },
+            smoothed: self.smoothed,
+            error: metrics(&reference.floats, &self.decoded.floats),
+            max_steps: errors.max_steps,
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! What the scales of a weight allow: the numbers that may be written, and how small a scale can be.
+//! What the scales of a weight allow: the numbers that may be written, and the smallest scale.
 
 use quantize_rs_math::Params;
 use quantize_rs_onnx::{DataType, TensorProto};
