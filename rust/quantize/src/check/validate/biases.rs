@@ -73,7 +73,7 @@ pub(super) fn full(
     Ok(full)
 }
 
-/// Compares every bias that nodes read.
+/// The biases of the original, with their names.
 fn biases<'m>(before: &Graph<'m>) -> Result<Vec<(&'m str, Vec<f32>)>, QuantizeError> {
     let mut all = Vec::new();
     for (id, value) in before.values.iter().enumerate() {
