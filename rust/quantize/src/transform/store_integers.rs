@@ -42,7 +42,14 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
 fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let output = graph.output(node, 0)?;
     let constant = |input: usize| {
-        let id = graph.input(node, input)?;
+        let mut id = graph.input(node, input)?;
+        // Exporters write equal scales and zero points once, and read them through `Identity`.
+        while input > 0
+            && let Producer::Node { node, .. } = graph.values[id].producer
+            && graph.nodes[node].op_type == "Identity"
+        {
+            id = graph.input(node, 0)?;
+        }
         graph.model.tensor(graph.fixed_constant(id)?).ok()
     };
     if proto.op_type != "QuantizeLinear" || !proto.is_onnx() || graph.values[output].is_output {

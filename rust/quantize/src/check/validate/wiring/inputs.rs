@@ -86,6 +86,14 @@ impl Walk<'_, '_> {
                 self.found.problem(Check::Connectivity, is.named(), what);
             }
         }
+        for name in &originals {
+            let narrowed = names.iter().find(|here| self.is_narrowed_value(here, name));
+            if let (Some(there), Some(here)) =
+                (self.before.value(name), narrowed.and_then(|here| self.after.value(here)))
+            {
+                self.waiting.push(Step::to_node(is, there, here));
+            }
+        }
         for name in originals.intersection(&names) {
             if let (Some(there), Some(here)) = (self.before.value(name), self.after.value(name)) {
                 self.waiting.push(Step::to_node(is, there, here));
@@ -94,7 +102,8 @@ impl Walk<'_, '_> {
     }
 
     /// Whether a name that the subgraphs of only one of two nodes read is that of a constant which
-    /// the others read in another form. `originals` and `names` are all that they read.
+    /// the others read in another form, or of a value that they read in 16 bits. `originals` and
+    /// `names` are all that they read.
     fn is_another_form(
         &self,
         name: &str,
@@ -109,7 +118,20 @@ impl Walk<'_, '_> {
         let new = there.is_none()
             && (self.after.value(name).is_some_and(from_constants)
                 || originals.iter().any(|there| self.is_form_of(name, there)));
-        replaced || new
+        let narrowed = names.iter().any(|here| self.is_narrowed_value(here, name))
+            || originals.iter().any(|there| self.is_narrowed_value(name, there));
+        replaced || new || narrowed
+    }
+
+    /// Whether a value casts the one of this name to the 16-bit type that the model computes in.
+    fn is_narrowed_value(&self, here: &str, there: &str) -> bool {
+        let Some(half) = self.half else { return false };
+        let Some(here) = self.after.value(here) else { return false };
+        let Producer::Node { node, .. } = self.after.values[here].producer else { return false };
+        let node = self.after.nodes[node];
+        node.op_type == "Cast"
+            && node.int("to", 0) == i64::from(half.data_type().number())
+            && node.input.first().is_some_and(|read| read == there)
     }
 
     /// Whether a value stands for a constant of the original by its name: a weight that a subgraph

@@ -8,7 +8,7 @@ mod sources;
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use self::constants::sparse;
 use self::equality::same_operator;
@@ -21,6 +21,7 @@ use super::{Check, Validation};
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::{Graph, Producer, ValueId, moe};
 use crate::options::HalfType;
+use crate::transform::half_precision::rounds_to;
 
 pub(super) use self::constants::{constants_behind, is_unknown};
 pub(super) use self::equality::{equal, same_attributes};
@@ -168,13 +169,20 @@ impl<'m> Walk<'_, 'm> {
         self.compare_subgraph_inputs(there, here);
     }
 
-    /// Whether a cast to float32 became one to the 16-bit type that the model computes in.
+    /// Whether a node that makes float32 became one that makes the 16-bit type that the model
+    /// computes in: a `Cast`, or a `ConstantOfShape` with the same element.
     fn is_narrowed(&self, was: &NodeProto, is: &NodeProto) -> bool {
+        let Some(half) = self.half else { return false };
+        if was.op_type == "ConstantOfShape" {
+            let both = element(self.before, was).zip(element(self.after, is));
+            return both.is_some_and(|(there, here)| {
+                here.dtype == half.data_type() && rounds_to(&there, &here, half)
+            });
+        }
         let casts_to = |node: &NodeProto, dtype: DataType| {
             node.op_type == "Cast" && node.int("to", 0) == i64::from(dtype.number())
         };
-        let half = self.half.map(HalfType::data_type);
-        half.is_some_and(|half| casts_to(was, DataType::Float) && casts_to(is, half))
+        casts_to(was, DataType::Float) && casts_to(is, half.data_type())
     }
 
     fn wrong(&mut self, there: ValueId, here: ValueId, step: &Step) {
@@ -196,5 +204,13 @@ impl<'m> Walk<'_, 'm> {
         let at = step.consumer.map_or(String::new(), |(_, input)| format!(" at input {input}"));
         let what = format!("{}: it reads {here}{at}, the original reads {there}", step.from);
         self.found.problem(Check::Connectivity, step.name.clone(), what);
+    }
+}
+
+/// What a `ConstantOfShape` fills its result with.
+fn element(graph: &Graph<'_>, node: &NodeProto) -> Option<Tensor> {
+    match node.attribute("value") {
+        Some(attribute) => graph.model.tensor(attribute.t.as_deref()?).ok(),
+        None => Some(Tensor::from_f32(vec![1], &[0.0])),
     }
 }
