@@ -97,6 +97,45 @@ def test_model_info_counts_what_is_there(digits: Path) -> None:
     assert quantize_rs.model_info("q.onnx").quantized
 
 
+@pytest.mark.parametrize(
+    ("domain", "op_type", "quantized"),
+    [
+        ("", "QLinearMatMul", True),
+        ("ai.onnx", "QLinearConv", True),
+        ("", "DynamicQuantizeLinear", True),
+        ("com.microsoft", "QLinearAdd", True),
+        ("com.microsoft", "QLinearReduceMean", True),
+        ("com.microsoft", "QGemm", True),
+        ("com.microsoft", "MatMulIntegerToFloat", True),
+        ("com.microsoft", "DynamicQuantizeMatMul", True),
+        ("com.microsoft", "DequantizeLinear", True),
+        ("com.microsoft", "FusedMatMul", False),
+        ("com.acme", "QLinearMatMul", False),
+        ("com.acme", "DequantizeLinear", False),
+        ("", "QGemm", False),
+        ("", "MatMul", False),
+    ],
+)
+def test_model_info_knows_quantized_operators(domain: str, op_type: str, quantized: bool) -> None:
+    node = onnx.helper.make_node(op_type, ["x"], ["y"], domain=domain)
+    values = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy"
+    ]
+    graph = onnx.helper.make_graph([node], "g", values[:1], values[1:])
+    assert quantize_rs.model_info(onnx.helper.make_model(graph)).quantized == quantized
+    # In a subgraph, too.
+    taken = onnx.helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        then_branch=onnx.helper.make_graph([node], "then", [], values[1:]),
+        else_branch=onnx.helper.make_graph([node], "else", [], values[1:]),
+    )
+    condition = onnx.helper.make_tensor_value_info("c", onnx.TensorProto.BOOL, [])
+    graph = onnx.helper.make_graph([taken], "g", [values[0], condition], values[1:])
+    assert quantize_rs.model_info(onnx.helper.make_model(graph)).quantized == quantized
+
+
 @pytest.mark.parametrize("form", ["text", "path", "bytes", "bytearray", "memoryview", "proto"])
 def test_every_form_of_a_model_gives_the_same_result(digits: Path, form: str) -> None:
     data = digits.read_bytes()

@@ -89,7 +89,7 @@ pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
 pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
 pub use graph::{
     Consumer, Graph, InputSpec, ModelInfo, Producer, ShapeInference, Value, ValueId, infer_shapes,
-    ops,
+    is_quantized_op, ops,
 };
 pub use html::Page;
 pub use legacy::{

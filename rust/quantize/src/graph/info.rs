@@ -2,9 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use quantize_rs_onnx::{DataType, GraphProto, Model, ValueInfoProto, canonical_domain};
+use quantize_rs_onnx::{
+    DataType, GraphProto, Model, NodeProto, Raw, ValueInfoProto, canonical_domain,
+};
 use serde::Serialize;
 
+use crate::graph::quantized_ops::quantized_op;
 use crate::graph::{recurrent_batch, shape_of};
 
 /// A summary of a model.
@@ -38,24 +41,10 @@ pub struct ModelInfo {
     pub weight_bytes: BTreeMap<String, u64>,
     /// The size in bytes of the file and its external data.
     pub bytes: u64,
-    /// Whether the model is already quantized.
+    /// Whether the model is already quantized: it has an operator that only occurs in such models,
+    /// in the main graph, a subgraph or a function.
     pub quantized: bool,
 }
-
-/// Operators that only occur in quantized models.
-const QUANTIZED: &[&str] = &[
-    "QuantizeLinear",
-    "DequantizeLinear",
-    "QLinearConv",
-    "MatMulInteger",
-    "ConvInteger",
-    "com.microsoft::MatMulBnb4",
-    "com.microsoft::MatMulNBits",
-    "com.microsoft::GatherBlockQuantized",
-    "com.microsoft::DynamicQuantizeLSTM",
-    "com.microsoft::QAttention",
-    "com.microsoft::QMoE",
-];
 
 impl ModelInfo {
     /// Summarizes a model.
@@ -92,7 +81,8 @@ impl ModelInfo {
                 .collect(),
             producer: proto.producer_name.clone().unwrap_or_default(),
             num_nodes: graph.node.len(),
-            quantized: QUANTIZED.iter().any(|op| operators.contains_key(*op)),
+            quantized: is_quantized(&graph.node)
+                || proto.functions.iter().any(|function| is_quantized(&function.node)),
             operators,
             inputs: inputs(graph),
             outputs: graph.output.iter().map(|output| spec(output)).collect(),
@@ -102,6 +92,13 @@ impl ModelInfo {
             bytes: model.byte_len(),
         }
     }
+}
+
+/// Whether one of the nodes, or of those of their subgraphs, only occurs in quantized models.
+fn is_quantized(nodes: &[Raw<NodeProto>]) -> bool {
+    nodes.iter().any(|node| {
+        quantized_op(node).is_some() || node.subgraphs().any(|body| is_quantized(&body.node))
+    })
 }
 
 /// An input or output of a model, as it is declared.

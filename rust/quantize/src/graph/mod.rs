@@ -17,12 +17,14 @@ pub(crate) mod non_negative;
 pub mod ops;
 pub(crate) mod qattention;
 pub(crate) mod qlinear;
+pub(crate) mod quantized_ops;
 mod recurrent_batch;
 pub(crate) mod uses;
 pub(crate) mod value_range;
 
 pub use infer::{ShapeInference, infer_shapes};
 pub use info::{InputSpec, ModelInfo};
+pub use quantized_ops::is_quantized_op;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, OnceLock};

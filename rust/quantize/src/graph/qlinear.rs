@@ -147,6 +147,11 @@ impl QLinear {
         self.float == node.op_type && self.float_domain == domain(node)
     }
 
+    /// Whether it multiplies matrices.
+    pub(crate) fn multiplies(&self) -> bool {
+        matches!(self.float, "Conv" | "MatMul" | "Gemm" | "Attention")
+    }
+
     /// Where it has an input of the operator on floats.
     pub(crate) fn slot(&self, input: usize) -> Option<Slot> {
         let last = self.inputs.len().saturating_sub(1);

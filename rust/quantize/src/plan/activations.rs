@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::{Granularity, QSpec, QType};
-use quantize_rs_onnx::{DataType, NodeProto};
+use quantize_rs_onnx::DataType;
 
 use super::decisions::{Decisions, Outcome};
 use super::select::Selection;
@@ -14,6 +14,7 @@ use super::{Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source
 use super::{before_logarithms, float32, quantizable_constants};
 use crate::graph::ops;
 use crate::graph::ops::{IntegerSupport, OpRule};
+use crate::graph::quantized_ops::quantized_op;
 use crate::graph::uses::Constant;
 use crate::graph::{Consumer, Graph, ValueId};
 use crate::options::target::Profile;
@@ -68,7 +69,7 @@ pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisio
         )
     } else if let Some(other) = context.selection.unmet_op_types(graph) {
         other
-    } else if graph.nodes.iter().any(|node| computes_on_integers(node)) {
+    } else if graph.nodes.iter().any(|node| quantized_op(node).is_some()) {
         "the model is quantized already: quantize the float model that it was made from".to_owned()
     } else if weights.bits() == 8 {
         "no operator of the model can run on integers as it is".to_owned()
@@ -76,13 +77,6 @@ pub(super) fn warn_none(context: &ActivationContext<'_, '_>, decisions: &Decisio
         format!("operators multiply integers with weights of 8 bits, not of {weights}")
     };
     Outcome::warn([format!("no activation is quantized: {why}")])
-}
-
-/// Whether a node of the original model computes on integers, or dequantizes them.
-fn computes_on_integers(node: &NodeProto) -> bool {
-    const MADE_OF: [&str; 4] =
-        ["DequantizeLinear", "ConvInteger", "DynamicQuantizeLinear", "MatMulInteger"];
-    MADE_OF.contains(&&*node.op_type) || node.op_type.starts_with("QLinear")
 }
 
 /// The context of the rules about activations, in addition to the decisions.

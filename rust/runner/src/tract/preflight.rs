@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use quantize_rs::{CalibrationError, CalibrationErrorKind};
+use quantize_rs::{CalibrationError, CalibrationErrorKind, is_quantized_op};
 use quantize_rs_onnx::{DataType, canonical_domain};
 use tract_onnx::Onnx;
 use tract_onnx::pb::type_proto::Value;
@@ -160,20 +160,6 @@ const NOT_OF_THE_EXPORT: &str =
 /// Domains whose operators ONNX Runtime has.
 const OF_ONNX_RUNTIME: &[&str] = &["ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"];
 
-/// Operators that quantization writes.
-const QUANTIZED_OPS: &[&str] = &[
-    "ConvInteger",
-    "DequantizeLinear",
-    "DynamicQuantizeLSTM",
-    "DynamicQuantizeLinear",
-    "GatherBlockQuantized",
-    "MatMulInteger",
-    "MatMulNBits",
-    "QLinearConv",
-    "QLinearMatMul",
-    "QuantizeLinear",
-];
-
 /// Finds all nodes of the model that tract must not run.
 ///
 /// # Errors
@@ -276,7 +262,7 @@ impl Problems<'_> {
         if op_type == "Cast" {
             self.dtype(i32::try_from(int(node, "to")).unwrap_or(0), name);
         }
-        self.quantized |= self.nodes.len() > before && QUANTIZED_OPS.contains(&op_type);
+        self.quantized |= self.nodes.len() > before && is_quantized_op(&node.domain, op_type);
         for attribute in &node.attribute {
             if attribute.sparse_tensor.is_some() {
                 self.add("sparse constants", name);
@@ -479,5 +465,27 @@ mod tests {
             let error = problems(&model(21, vec![node]));
             assert!(error.contains(expected), "{error}");
         }
+    }
+    #[test]
+    fn quantized_operators_are_not_the_fault_of_the_export() {
+        let remedy = |domain: &str, op_type: &str| {
+            let node = NodeProto { domain: domain.into(), ..node(op_type, "n") };
+            problems(&model(21, vec![node])).contains("export the model without")
+        };
+        for op_type in [
+            "QAttention",
+            "QMoE",
+            "MatMulBnb4",
+            "MatMulNBits",
+            "DynamicQuantizeLSTM",
+            "QLinearAdd",
+            "QGemm",
+        ] {
+            assert!(!remedy("com.microsoft", op_type), "{op_type}");
+        }
+        assert!(!remedy("", "QLinearConv"));
+        // Not an operator of ONNX Runtime, which has it in another domain.
+        assert!(remedy("", "QAttention"));
+        assert!(remedy("com.microsoft", "Attention"));
     }
 }

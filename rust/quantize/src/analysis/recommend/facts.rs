@@ -10,10 +10,10 @@ use quantize_rs_onnx::{DataType, Model, NodeProto};
 use serde::Serialize;
 
 use crate::graph::info::inputs;
+use crate::graph::quantized_ops::quantized_op;
 use crate::graph::uses;
 use crate::graph::uses::{Constant, Use};
 use crate::graph::{Graph, Producer};
-use crate::plan::MICROSOFT;
 use crate::{ModelInfo, PreprocessedModel, QuantizeError};
 
 /// The facts of a model that decide how to quantize it.
@@ -192,15 +192,12 @@ fn family(node: &NodeProto) -> Option<Family> {
 fn is_integer(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
     let narrow = constant.tensor.dtype().is_some_and(|dtype| dtype.bits() <= 16);
     let float = constant.dtype.is_some_and(DataType::is_float);
-    let reads = |node: &NodeProto| {
-        matches!(
-            node.op_type.as_str(),
-            "DequantizeLinear" | "MatMulInteger" | "ConvInteger" | "QLinearConv" | "QLinearMatMul"
-        ) || node.domain == MICROSOFT
-    };
     narrow
         && !float
-        && graph.values[constant.anchor].consumers.iter().any(|at| reads(graph.nodes[at.node]))
+        && graph.values[constant.anchor]
+            .consumers
+            .iter()
+            .any(|at| quantized_op(graph.nodes[at.node]).is_some())
 }
 
 fn bytes_of(constant: &Constant<'_>) -> u64 {

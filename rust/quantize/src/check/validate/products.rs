@@ -6,36 +6,14 @@ use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::stored::{Form, Found, Stored, base_of, lengths, qtype_of};
 use crate::encode::codes::codes_of;
-use crate::graph::qlinear::{QLinear, Slot, qlinear_of};
+use crate::graph::qlinear::{QLinear, Slot};
+use crate::graph::quantized_ops::{Blocks, WeightForm, quantized_op};
 use crate::graph::{Graph, Producer, ValueId};
-use crate::plan::MICROSOFT;
-
-/// How a node reads integers.
-#[derive(Clone, Copy)]
-enum Reads {
-    /// With their zero point; the scale is applied after the multiplication.
-    Integers,
-    /// With all scales as inputs.
-    WithScales(&'static QLinear),
-    /// In blocks, at this input.
-    Blocks(usize),
-    /// As codes for the numbers of a table.
-    Codes,
-}
-
-fn reads(node: &NodeProto) -> Option<Reads> {
-    match (node.op_type.as_str(), node.domain.as_str()) {
-        ("MatMulInteger" | "ConvInteger", _) if node.is_onnx() => Some(Reads::Integers),
-        ("MatMulNBits", MICROSOFT) => Some(Reads::Blocks(1)),
-        ("GatherBlockQuantized", MICROSOFT) => Some(Reads::Blocks(0)),
-        ("MatMulBnb4", MICROSOFT) => Some(Reads::Codes),
-        _ => qlinear_of(node).map(Reads::WithScales),
-    }
-}
 
 /// Whether a node reads integers.
 pub(super) fn reads_integers(node: &NodeProto) -> bool {
-    reads(node).is_some()
+    let form = quantized_op(node).and_then(|row| row.weight);
+    !matches!(form, None | Some(WeightForm::Experts(_) | WeightForm::Recurrent))
 }
 
 /// The weights of a node that reads integers. `inputs` are the values of the main graph that it
@@ -46,12 +24,13 @@ pub(super) fn stored(
     node: &NodeProto,
     inputs: &[Option<ValueId>],
 ) -> Vec<Found> {
-    match reads(node) {
-        Some(Reads::Integers) => integers(after, scale, node, inputs).into_iter().collect(),
-        Some(Reads::WithScales(twin)) => with_scales(after, node, twin, inputs),
-        Some(Reads::Blocks(first)) => blocks(after, node, inputs, first).into_iter().collect(),
-        Some(Reads::Codes) => coded(after, node, inputs).into_iter().collect(),
-        None => Vec::new(),
+    match quantized_op(node).and_then(|row| row.weight) {
+        Some(WeightForm::Integers) => integers(after, scale, node, inputs).into_iter().collect(),
+        Some(WeightForm::WithScales(twin)) => with_scales(after, node, twin, inputs),
+        Some(WeightForm::Blocks(place)) => blocks(after, node, inputs, place).into_iter().collect(),
+        Some(WeightForm::Codes) => coded(after, node, inputs).into_iter().collect(),
+        // They are read by `recurrent` and by `experts::stored`.
+        Some(WeightForm::Experts(_) | WeightForm::Recurrent) | None => Vec::new(),
     }
 }
 
@@ -142,9 +121,9 @@ fn held(
 
 /// Both weights of an LSTM on integers.
 pub(super) fn recurrent(after: &Graph<'_>, index: usize, node: &NodeProto) -> Vec<Found> {
-    if node.domain != MICROSOFT || node.op_type != "DynamicQuantizeLSTM" {
+    let Some(WeightForm::Recurrent) = quantized_op(node).and_then(|row| row.weight) else {
         return Vec::new();
-    }
+    };
     let weight = |(input, scale): (usize, usize)| {
         let integers = after.input(index, input)?;
         after.constant(integers)?;
@@ -204,9 +183,10 @@ fn blocks(
     after: &Graph<'_>,
     node: &NodeProto,
     inputs: &[Option<ValueId>],
-    first: usize,
+    place: Blocks,
 ) -> Option<Found> {
     let at = |input: usize| inputs.get(input).copied().flatten();
+    let [(first, scales)] = *place.weights else { return None };
     let read = at(first)?;
     // A table that is also multiplied by is read in another shape.
     let integers = crate::graph::uses::rearranged_from(after, read)?;
@@ -214,10 +194,10 @@ fn blocks(
     if first == 1 && at(4).is_some() {
         return Some(Err((name, "its rows are in an order of their own (g_idx)".to_owned())));
     }
-    let scale = at(2)?;
-    let zero_point = at(3).filter(|id| after.constant(*id).is_some());
+    let scale = at(scales)?;
+    let zero_point = at(place.zero_points).filter(|id| after.constant(*id).is_some());
     let number = |name: &str, default| usize::try_from(node.int(name, default)).ok();
-    let bits = u32::try_from(number("bits", 4)?).ok()?;
+    let bits = u32::try_from(number(place.bits, 4)?).ok()?;
     let block_size = number("block_size", 128)?;
     let proto = after.constant(integers)?;
     let row: usize = lengths(proto).get(1..)?.iter().product();

@@ -3,26 +3,24 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use quantize_rs_onnx::{DataType, TensorProto};
+use quantize_rs_onnx::{DataType, NodeProto, TensorProto};
 
 use super::Check;
 use super::wiring::{Step, Walk, constants_behind, is_unknown, same_attributes};
 use crate::graph::qlinear::number;
+use crate::graph::quantized_ops::quantized_op;
 use crate::graph::uses::rearranged_from;
 use crate::graph::{Producer, ValueId};
 
 /// Operators that output formats replace.
 pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
-/// The operators that replace them.
-const REPLACING: [&str; 7] = [
-    "MatMulBnb4",
-    "MatMulNBits",
-    "GatherBlockQuantized",
-    "MatMulInteger",
-    "ConvInteger",
-    "Gather",
-    "DynamicQuantizeLSTM",
-];
+
+/// Whether a node replaces an operator on floats. A `Gather` may stay, of integers that are
+/// dequantized after it.
+fn replaces(node: &NodeProto) -> bool {
+    quantized_op(node).is_some_and(|row| !row.replaces.is_empty())
+        || node.is_onnx() && node.op_type == "Gather"
+}
 
 /// The tolerance of factors, in float32.
 const SLACK: f32 = 1e-6;
@@ -120,7 +118,7 @@ impl<'m> Walk<'_, 'm> {
             match value.producer {
                 Producer::Node { node, .. } if !known => {
                     let proto = self.after.nodes[node];
-                    if REPLACING.contains(&proto.op_type.as_str()) {
+                    if replaces(proto) {
                         made.products.push(node);
                     }
                     let inputs = 0..proto.input.len();
@@ -372,5 +370,18 @@ impl<'m> Walk<'_, 'm> {
                 None => return (value, by),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::quantized_ops;
+
+    #[test]
+    fn the_replaced_operators_are_those_of_the_table() {
+        let of_the_table: BTreeSet<&str> =
+            quantized_ops::all().flat_map(|row| row.replaces).copied().collect();
+        assert_eq!(of_the_table, BTreeSet::from(REPLACED));
     }
 }

@@ -4,39 +4,10 @@
 use quantize_rs_onnx::{DataType, NodeProto};
 
 use crate::graph::elements::qtype_of;
-use crate::graph::ops::MICROSOFT;
+use crate::graph::quantized_ops::{WeightForm, quantized_op};
 
-/// The inputs of an operator that dequantizes constants.
-struct DequantizingRow {
-    op_type: &'static str,
-    /// Inputs with scales, each with the input with their integers.
-    scales: &'static [(usize, usize)],
-    /// The input with the zero points of all.
-    zero_points: usize,
-    /// The attribute with the number of bits, and its default.
-    bits: (&'static str, i64),
-}
-
-const DEQUANTIZING: &[DequantizingRow] = &[
-    DequantizingRow {
-        op_type: "GatherBlockQuantized",
-        scales: &[(2, 0)],
-        zero_points: 3,
-        bits: ("bits", 4),
-    },
-    DequantizingRow {
-        op_type: "MatMulNBits",
-        scales: &[(2, 1)],
-        zero_points: 3,
-        bits: ("bits", 4),
-    },
-    DequantizingRow {
-        op_type: "QMoE",
-        scales: &[(3, 2), (6, 5), (9, 8)],
-        zero_points: 11,
-        bits: ("expert_weight_bits", 4),
-    },
-];
+/// The number of bits of integers in blocks if their attribute is omitted.
+const DEFAULT_BITS: i64 = 4;
 
 /// The input with the integers that an input scales, and the largest of them without its zero
 /// point; `None` if the input does not hold scales. `dtype` is the type of an input.
@@ -46,16 +17,17 @@ pub(super) fn scaled(
     dtype: impl Fn(usize) -> Option<DataType>,
 ) -> Option<(usize, f32)> {
     let has = |input: usize| node.input.get(input).is_some_and(|name| !name.is_empty());
-    if node.op_type == "DequantizeLinear" && input == 1 {
+    let row = quantized_op(node)?;
+    if row.op_type == "DequantizeLinear" && input == 1 {
         return Some((0, largest(dtype(0)?, has(2))?));
     }
-    let row = DEQUANTIZING.iter().find(|row| row.op_type == node.op_type);
-    let row = row.filter(|_| node.domain == MICROSOFT)?;
-    let (_, integers) = row.scales.iter().find(|(scales, _)| *scales == input)?;
-    let (name, default) = row.bits;
-    let bits =
-        u32::try_from(node.int(name, default)).ok().filter(|bits| (1..=16).contains(bits))?;
-    Some((*integers, largest_of_bits(bits, has(row.zero_points))))
+    let Some(WeightForm::Blocks(blocks) | WeightForm::Experts(blocks)) = row.weight else {
+        return None;
+    };
+    let (integers, _) = blocks.weights.iter().find(|(_, scales)| *scales == input)?;
+    let bits = u32::try_from(node.int(blocks.bits, DEFAULT_BITS)).ok();
+    let bits = bits.filter(|bits| (1..=16).contains(bits))?;
+    Some((*integers, largest_of_bits(bits, has(blocks.zero_points))))
 }
 
 /// The largest magnitude of an element of `DequantizeLinear` without its zero point.
@@ -77,6 +49,7 @@ fn largest_of_bits(bits: u32, may_be_far: bool) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::graph::ops::MICROSOFT;
 
     fn node(domain: &str, op_type: &str, inputs: &[&str]) -> NodeProto {
         let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
