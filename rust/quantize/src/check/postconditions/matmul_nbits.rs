@@ -2,23 +2,14 @@
 
 use quantize_rs_onnx::{DataType, NodeProto};
 
-use super::{Models, experts, failed, shape};
-use crate::QuantizeError;
+use super::{experts, shape};
 use crate::graph::Graph;
 use crate::graph::ops::MICROSOFT;
 
 /// The position of zero points among the constants.
 const ZERO_POINTS: usize = 2;
 
-/// Checks that the constants of every new `MatMulNBits` match its attributes.
-pub(super) fn model(Models { before, after }: &Models<'_, '_>) -> Result<(), QuantizeError> {
-    match fault(before, after) {
-        Some((node, what)) => Err(failed(format!("`{node}`: {what}"))),
-        None => Ok(()),
-    }
-}
-
-/// The first node whose constants do not match, and the reason.
+/// The first new `MatMulNBits` whose constants do not match its attributes, and the reason.
 pub(in crate::check) fn fault(before: &Graph<'_>, graph: &Graph<'_>) -> Option<(String, String)> {
     for (index, node) in graph.nodes.iter().enumerate() {
         let there = node.input.get(1).is_some_and(|name| before.value(name).is_some());

@@ -25,25 +25,25 @@ struct Models<'g, 'm> {
 /// The postconditions of an output format.
 struct FormatCheck {
     format: Format,
-    /// Checks the model, if this is its output format.
-    model: fn(&Models<'_, '_>) -> Result<(), QuantizeError>,
+    /// The first node of the model that is wrong, if this is its output format, and the reason.
+    fault: fn(before: &Graph<'_>, after: &Graph<'_>) -> Option<(String, String)>,
     /// Checks a value that the plan quantizes in this format.
     value: fn(&Models<'_, '_>, &Planned, &ValuePlan) -> Result<(), QuantizeError>,
 }
 
 /// The checks of all output formats.
 const CHECKS: &[FormatCheck] = &[
-    FormatCheck { format: Format::Qdq, model: |_| Ok(()), value: qdq::value },
+    FormatCheck { format: Format::Qdq, fault: |_, _| None, value: qdq::value },
     // Checked as QDQ, before the conversion.
-    FormatCheck { format: Format::QOperator, model: |_| Ok(()), value: qdq::value },
+    FormatCheck { format: Format::QOperator, fault: |_, _| None, value: qdq::value },
     FormatCheck {
         format: Format::MatMulNBits,
-        model: matmul_nbits::model,
+        fault: matmul_nbits::fault,
         value: |_, _, _| Ok(()),
     },
-    FormatCheck { format: Format::MatMulBnb4, model: matmul_bnb4::model, value: |_, _, _| Ok(()) },
-    FormatCheck { format: Format::Dynamic, model: |_| Ok(()), value: dynamic::value },
-    FormatCheck { format: Format::FakeQuant, model: |_| Ok(()), value: fake_quant::value },
+    FormatCheck { format: Format::MatMulBnb4, fault: matmul_bnb4::fault, value: |_, _, _| Ok(()) },
+    FormatCheck { format: Format::Dynamic, fault: |_, _| None, value: dynamic::value },
+    FormatCheck { format: Format::FakeQuant, fault: |_, _| None, value: fake_quant::value },
 ];
 
 /// Checks that every quantized value is written as its format requires, and that the inputs and
@@ -57,7 +57,9 @@ pub(crate) fn verify(
     same_interface(before.model, after)?;
     let models = Models { before, after: &Graph::of(after)? };
     for check in CHECKS.iter().filter(|check| check.format == plan.config.output_format) {
-        (check.model)(&models)?;
+        if let Some((node, what)) = (check.fault)(models.before, models.after) {
+            return Err(failed(format!("`{node}`: {what}")));
+        }
     }
     for (value, how) in plan.quantized() {
         for check in CHECKS.iter().filter(|check| check.format == how.format) {
