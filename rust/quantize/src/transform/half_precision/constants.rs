@@ -9,6 +9,7 @@ use quantize_rs_onnx::{
 };
 use rayon::prelude::*;
 
+use super::operators as ops;
 use super::scope::Scope;
 use crate::QuantizeError;
 use crate::graph::constants;
@@ -18,19 +19,6 @@ use crate::options::HalfType;
 
 /// How many elements a thread takes at a time.
 const CHUNK: usize = 1 << 16;
-
-/// Operators whose output has the elements of their first input alone, and all of them.
-const SAME_ELEMENTS: &[&str] = &[
-    "Cast",
-    "Expand",
-    "Flatten",
-    "Identity",
-    "Reshape",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Unsqueeze",
-];
 
 /// Positive constants from here on are masks; smaller ones may be factors.
 const LEAST_MASK: f32 = 1e6;
@@ -259,9 +247,8 @@ pub(super) fn elements(scope: &Scope<'_>, name: &str) -> Option<Tensor> {
         };
     }
     let (scope, node) = scope.producing(name)?;
-    let same = node.is_onnx() && SAME_ELEMENTS.contains(&node.op_type.as_str());
     match held(scope, node) {
-        None if same => elements(scope, node.input.first()?),
+        None if ops::has_same_elements(node) => elements(scope, node.input.first()?),
         found => found,
     }
 }

@@ -175,31 +175,43 @@ pub(super) fn is_float32_output(node: &NodeProto, output: usize) -> bool {
     row(node).is_some_and(|row| row.float32_outputs.contains(&output))
 }
 
-/// Operators that only move elements: exact in any type.
-const MOVES: &[&str] = &[
-    "Concat",
-    "DepthToSpace",
-    "Expand",
-    "Flatten",
-    "Gather",
-    "GatherElements",
-    "GatherND",
-    "Identity",
-    "Pad",
-    "Reshape",
-    "Slice",
-    "SpaceToDepth",
-    "Split",
-    "Squeeze",
-    "Tile",
-    "Transpose",
-    "Trilu",
-    "Unsqueeze",
+/// Operators that only move elements, which is exact in any type, and whether the output has the
+/// elements of the first input alone, and all of them.
+const MOVES: &[(&str, bool)] = &[
+    ("Concat", false),
+    ("DepthToSpace", true),
+    ("Expand", true),
+    ("Flatten", true),
+    ("Gather", false),
+    ("GatherElements", false),
+    ("GatherND", false),
+    ("Identity", true),
+    ("Pad", false),
+    ("Reshape", true),
+    ("Slice", false),
+    ("SpaceToDepth", true),
+    ("Split", false),
+    ("Squeeze", true),
+    ("Tile", true),
+    ("Transpose", true),
+    ("Trilu", false),
+    ("Unsqueeze", true),
 ];
+
+fn row_of_moves(node: &NodeProto) -> Option<bool> {
+    let mut rows = MOVES.iter().filter(|_| node.is_onnx());
+    rows.find(|(op_type, _)| *op_type == node.op_type).map(|(_, all)| *all)
+}
 
 /// Whether a node only moves elements.
 pub(super) fn moves(node: &NodeProto) -> bool {
-    node.is_onnx() && MOVES.contains(&node.op_type.as_str())
+    row_of_moves(node).is_some()
+}
+
+/// Whether the output of a node has the elements of its first input alone, and all of them, perhaps
+/// in another type.
+pub(super) fn has_same_elements(node: &NodeProto) -> bool {
+    row_of_moves(node).unwrap_or(node.is_onnx() && node.op_type == "Cast")
 }
 
 /// Operators of one value for each element, which cost less than the casts around them.
@@ -275,18 +287,25 @@ pub(super) fn grows(node: &NodeProto) -> bool {
 /// Functions whose result is at most 1, besides those with a [range](crate::graph::ops::rule).
 const AT_MOST_ONE: &[&str] = &["Cos", "Erf", "Sign", "Sin", "Softsign"];
 
+/// The largest magnitude of the result of a function, whatever its input is.
+fn most(node: &NodeProto) -> Option<f32> {
+    match rule(node).and_then(|rule| rule.range) {
+        Some(range) => Some(range.min.abs().max(range.max.abs())),
+        None => AT_MOST_ONE.contains(&node.op_type.as_str()).then_some(1.0),
+    }
+}
+
 /// The largest magnitude that the result of a node may have, given that of each input.
 pub(super) fn bound(node: &NodeProto, of: impl Fn(usize) -> Option<f32>) -> Option<f32> {
     if !node.is_onnx() {
         return None;
     }
     let op_type = node.op_type.as_str();
-    if let Some(range) = rule(node).and_then(|rule| rule.range) {
-        return Some(range.min.abs().max(range.max.abs()));
+    if let Some(most) = most(node) {
+        return Some(most);
     }
     let both = || Some((of(0)?, of(1)?));
     match op_type {
-        _ if AT_MOST_ONE.contains(&op_type) => Some(1.0),
         _ if moves(node) && op_type != "Concat" && op_type != "Pad" => of(0),
         "Concat" | "Max" | "Min" => {
             (0..node.input.len()).try_fold(0f32, |all, input| Some(all.max(of(input)?)))
@@ -300,17 +319,15 @@ pub(super) fn bound(node: &NodeProto, of: impl Fn(usize) -> Option<f32>) -> Opti
     }
 }
 
-/// Operators whose result is small again although their input is large.
+/// Operators whose result is small again although their input is large, besides the functions that
+/// have a [largest](most) result.
 const SHRINKING: &[&str] = &[
     "ArgMax",
     "ArgMin",
     "BatchNormalization",
     "Clip",
-    "Cos",
     "Div",
-    "Erf",
     "GroupNormalization",
-    "HardSigmoid",
     "InstanceNormalization",
     "LayerNormalization",
     "Log",
@@ -318,18 +335,12 @@ const SHRINKING: &[&str] = &[
     "LpNormalization",
     "RMSNormalization",
     "Reciprocal",
-    "Sigmoid",
-    "Sign",
-    "Sin",
-    "Softmax",
-    "Softsign",
     "Sqrt",
-    "Tanh",
 ];
 
 /// Whether the result of a node is small although its input is large.
 pub(super) fn shrinks(node: &NodeProto) -> bool {
-    node.is_onnx() && SHRINKING.contains(&node.op_type.as_str())
+    node.is_onnx() && (most(node).is_some() || SHRINKING.contains(&node.op_type.as_str()))
 }
 
 /// Operators that take values of any type, and read no more of a float than its shape, or turn it
