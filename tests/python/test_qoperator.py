@@ -353,6 +353,19 @@ def test_limits_that_the_integers_do_not_have_stay(name: str) -> None:
     assert np.abs(found - exact).max() < 0.4
 
 
+def test_a_clip_whose_bound_the_caller_may_replace_stays() -> None:
+    original = onnx.load_from_string(model("Conv and Clip"))
+    original.graph.input.append(helper.make_tensor_value_info("hi", onnx.TensorProto.FLOAT, []))
+    x = samples(SHAPE)
+    plan = quantize_rs.open(original.SerializeToString()).plan(
+        activations="uint8", output_format="qoperator", include=["*"], allow_larger=True
+    )
+    made = plan.apply(plan.calibrate(x)).to_bytes()
+    assert operators(made)["Clip"] == 1
+    lower = {"x": x[:1], "hi": np.float32(0.25)}
+    assert session(made, False).run(None, lower)[0].max() <= 0.25
+
+
 def test_signed_activations_are_slow_on_x86() -> None:
     slow = "several times slower than with uint8"
     _, _, report = both("Conv", activations="int8", weights="int8")

@@ -3,6 +3,7 @@
 //! Input: a model. Output: a [`Graph`] that borrows it, and what follows from the graph alone:
 //! names, constants, uses, shapes. This module imports `util` and `error`.
 
+pub(crate) mod clip;
 pub(crate) mod constants;
 pub(crate) mod elements;
 pub(crate) mod fingerprint;

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 
 use quantize_rs_onnx::{NodeProto, TensorProto};
 
+use crate::graph::clip::{self, Bound};
 use crate::graph::elements::to_f32;
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, Producer};
@@ -135,7 +136,8 @@ impl<'m> Values<'_, 'm> {
         let slope = |slope: f32| (0.0..=0.5).contains(&slope);
         match made.op_type() {
             "Clip" => {
-                all(1, |least| least >= 0.0).unwrap_or(function.float("min", f32::MIN) >= 0.0)
+                let bounds = clip::bounds_of(function, |input| self.number(made.input(input)?));
+                matches!(bounds, Some([Bound::At(least), _]) if least >= 0.0)
             }
             "LeakyRelu" => slope(function.float("alpha", 0.01)),
             "PRelu" => all(1, slope).unwrap_or(false),
@@ -202,6 +204,18 @@ impl<'m> Values<'_, 'm> {
 
     fn is_positive(&self, value: Named<'m>) -> bool {
         self.floats(value).is_some_and(|all| all.iter().all(|x| *x > 0.0))
+    }
+
+    /// The element of a constant that no caller can replace.
+    fn number(&self, value: Named<'m>) -> Option<f32> {
+        let outer = self.graph.value(value.name).map(|id| &self.graph.values[id].producer);
+        if let Some(Producer::Initializer { overridable: true, .. }) = outer {
+            return None;
+        }
+        match self.floats(value)?[..] {
+            [number] => Some(number),
+            _ => None,
+        }
     }
 
     /// The elements of a small constant.

@@ -6,10 +6,9 @@
 
 use quantize_rs_onnx::NodeProto;
 
-use super::elements::to_f32;
 use super::ops::MICROSOFT;
 use super::qattention::QATTENTION;
-use super::{Graph, ValueId};
+use super::{Graph, ValueId, clip};
 
 /// The opset since which `Softmax` works along one axis, by default the last.
 pub(crate) const SOFTMAX_ALONG_ONE_AXIS: i64 = 13;
@@ -173,28 +172,16 @@ impl QLinear {
     }
 }
 
-/// The limits of a `Relu` or `Clip`; `None` if they are computed, or for another operator.
+/// The limits of a `Relu` or `Clip`; `None` if they are known at run time only, or for another
+/// operator.
 pub(crate) fn limits(graph: &Graph<'_>, node: usize) -> Option<(f32, f32)> {
-    let proto = graph.nodes[node];
-    let limit = |input: usize, name: &str, none: f32| match graph.input(node, input) {
-        Some(id) => number(graph, id),
-        None => Some(proto.float(name, none)),
-    };
-    match proto.op_type.as_str() {
-        _ if !proto.is_onnx() => None,
-        "Relu" => Some((0.0, f32::INFINITY)),
-        "Clip" => Some((limit(1, "min", f32::NEG_INFINITY)?, limit(2, "max", f32::INFINITY)?)),
-        _ => None,
-    }
+    let [least, most] = clip::bounds(graph, node)?;
+    Some((least.or(f32::NEG_INFINITY)?, most.or(f32::INFINITY)?))
 }
 
 /// The single number of a constant.
 pub(crate) fn number(graph: &Graph<'_>, id: ValueId) -> Option<f32> {
-    let tensor = graph.model.tensor(graph.constant_behind(id)?).ok()?;
-    match to_f32(&tensor)?[..] {
-        [number] => Some(number),
-        _ => None,
-    }
+    clip::single(&graph.model.tensor(graph.constant_behind(id)?).ok()?)
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use quantize_rs_math::Range;
 
+use super::clip::{self, Bound};
 use super::ops;
 use super::ops::IntegerSupport;
 use crate::graph::{Graph, Producer, ValueId};
@@ -14,12 +15,14 @@ use crate::graph::{Graph, Producer, ValueId};
 pub(crate) fn limits(graph: &Graph<'_>, mut value: ValueId) -> Option<Range> {
     while let Producer::Node { node, .. } = graph.values[value].producer {
         let proto = graph.nodes[node];
-        if proto.is_onnx() && proto.op_type == "Clip" {
-            let end = |input: usize, attribute: &str, open: f32| match graph.input(node, input) {
-                Some(end) => constant(graph, end).unwrap_or(open),
-                None => proto.float(attribute, open),
+        if proto.op_type == "Clip" {
+            // A bound that is known at run time only may be anywhere.
+            let end = |bound: Bound, open: f32| match bound {
+                Bound::At(end) if end.is_finite() => end,
+                _ => open,
             };
-            let range = Range { min: end(1, "min", f32::MIN), max: end(2, "max", f32::MAX) };
+            let [low, high] = clip::bounds(graph, node)?;
+            let range = Range { min: end(low, f32::MIN), max: end(high, f32::MAX) };
             return Some(range).filter(|range| range.min <= range.max);
         }
         let rule = ops::rule(proto)?;

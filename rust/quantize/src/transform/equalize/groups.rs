@@ -4,9 +4,9 @@
 use quantize_rs_onnx::Tensor;
 
 use super::sets::Sets;
+use crate::graph::clip;
 use crate::graph::constants::{fixed, given, is_given};
 use crate::graph::{Graph, Producer, ValueId};
-use crate::transform::floats::floats;
 use crate::transform::fold_batch_norm::product::Product;
 
 /// The position of the channels of a value.
@@ -220,16 +220,14 @@ impl<'m> Search<'_, 'm> {
     }
 
     fn clip(&mut self, node: usize, input: ValueId, output: ValueId) -> Option<()> {
-        let proto = self.graph.nodes[node];
-        let bound = |name: &str, at: usize| -> Option<Option<f64>> {
-            if let Some(found) = proto.attribute(name) {
-                return Some(found.f.map(f64::from));
-            }
-            let Some(value) = self.graph.input(node, at) else { return Some(None) };
-            Some(Some(*floats(&fixed(self.graph, value)?)?.first()?))
-        };
-        let finite = |bound: Option<f64>| bound.filter(|it| it.is_finite() && it.abs() < 1e38);
-        let bounds = [finite(bound("min", 1)?), finite(bound("max", 2)?)];
+        let [low, high] = clip::bounds(self.graph, node)?;
+        let (low, high) = (low.or(f32::MIN)?, high.or(f32::MAX)?);
+        // A bound at the wrong end of the range is no number that can be scaled.
+        (low < f32::MAX && high > f32::MIN).then_some(())?;
+        let bounds = [
+            (low > f32::MIN).then_some(f64::from(low)),
+            (high < f32::MAX).then_some(f64::from(high)),
+        ];
         if bounds.iter().flatten().any(|bound| *bound != 0.0) {
             // The nodes that would replace it read float32 in every opset.
             let layout = self.layouts[input].filter(|it| !it.flattened)?;

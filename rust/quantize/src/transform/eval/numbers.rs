@@ -10,6 +10,7 @@ use quantize_rs_onnx::{DataType, Tensor};
 use super::elements::{Element, tensor, values};
 use super::views::{common, spread};
 use super::{Call, Evaluate};
+use crate::graph::clip;
 
 pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Add", |call| arithmetic(call, &ADD)),
@@ -203,14 +204,11 @@ pub(super) fn rounded(number: f64) -> Option<f32> {
     Some(number as f32).filter(|number| number.is_finite())
 }
 
-/// `Clip` of floats, whose bounds are attributes before opset 11.
+/// `Clip` of floats.
 fn clip(call: &Call<'_>) -> Option<Tensor> {
     let source = call.input(0).filter(|source| source.dtype == DataType::Float)?;
-    let end = |input: usize, attribute: &str, open: f32| match call.input(input) {
-        Some(end) => values::<f32>(end)?.first().copied(),
-        None => Some(call.node.float(attribute, open)),
-    };
-    let (min, max) = (end(1, "min", f32::MIN)?, end(2, "max", f32::MAX)?);
+    let [min, max] = clip::bounds_of(call.node, |input| clip::single(call.input(input)?))?;
+    let (min, max) = (min.or(f32::MIN)?, max.or(f32::MAX)?);
     call.fits(&source.shape, 4)?;
     let clipped = |it: f32| (!it.is_nan() && min <= max).then(|| it.max(min).min(max));
     let made: Option<Vec<f32>> = values(source)?.into_iter().map(clipped).collect();
