@@ -13,7 +13,7 @@ import oracle
 import pytest
 
 import quantize_rs
-from quantize_rs import OptionError, Report
+from quantize_rs import OptionError
 
 
 def test_the_order_of_arguments_is_that_of_0_10() -> None:
@@ -292,8 +292,9 @@ def test_layer_bits_and_exclusions_reach_the_layers_they_name() -> None:
 
 
 def test_numpy_integers_are_integers(digits: Path) -> None:
-    report = quantize_rs.quantize(digits, None, np.int64(8), min_elements=np.int32(3))
-    assert isinstance(report, Report)
+    report = quantize_rs.quantize(digits, None, np.int64(4), min_elements=np.int32(200))
+    kinds = {value.name: value.qtype for value in report.weights}
+    assert (kinds["fc1.weight"], kinds["conv1.weight"]) == ("int4", None)
 
 
 def test_the_outputs_of_the_digits_network_stay(digits: Path, images: Path) -> None:

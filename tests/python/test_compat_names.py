@@ -117,11 +117,12 @@ def test_blocks_have_the_names_of_onnxruntime(tmp_path: Path) -> None:
     model.write_bytes(decoder())
     quantizer = ours.MatMulNBitsQuantizer(model, block_size=32)
     quantizer.process()
-    for node in quantizer.model.model.graph.node:
-        if node.op_type == "MatMulNBits":
-            base = node.input[1].removesuffix("_Q4")
-            assert list(node.input[1:]) == [f"{base}_Q4", f"{base}_scales", f"{base}_zero_points"]
-            assert node.name.endswith("_Q4")
+    nodes = [node for node in quantizer.model.model.graph.node if node.op_type == "MatMulNBits"]
+    assert nodes
+    for node in nodes:
+        base = node.input[1].removesuffix("_Q4")
+        assert list(node.input[1:]) == [f"{base}_Q4", f"{base}_scales", f"{base}_zero_points"]
+        assert node.name.endswith("_Q4")
 
 
 def test_a_name_that_is_taken_gets_a_number(tmp_path: Path, digits: Path, images: Path) -> None:

@@ -105,7 +105,9 @@ def test_long_chains_of_products_pass(way: str) -> None:
 
 
 def test_one_wrong_integer_is_named(digits: Path, quantized: onnx.ModelProto) -> None:
-    for weight in validate(digits, quantized).weights:
+    weights = validate(digits, quantized).weights
+    assert weights
+    for weight in weights:
 
         def one_further(integers: Any) -> None:
             at = integers.size // 2
@@ -117,7 +119,9 @@ def test_one_wrong_integer_is_named(digits: Path, quantized: onnx.ModelProto) ->
 
 
 def test_one_wrong_scale_is_named(digits: Path, quantized: onnx.ModelProto) -> None:
-    for weight in validate(digits, quantized).weights:
+    weights = validate(digits, quantized).weights
+    assert weights
+    for weight in weights:
         scale = reader(quantized, weight.name).input[1]
 
         def larger(scales: Any) -> None:
