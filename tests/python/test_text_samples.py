@@ -70,6 +70,13 @@ def test_lines_of_text_are_what_the_tokenizer_makes_of_them(tokenizer: Any, type
     assert found == calibrated(plan, expected(tokenizer, *names))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_end_of_a_line_is_no_part_of_its_text(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes(end.join([" a text ", "", "the last"]).encode())
+    assert [row.values for row in text.lines(path)] == [" a text ", "", "the last"]
+
+
 @pytest.mark.parametrize("shards", [2, 7])
 @pytest.mark.usefixtures("tokenizer")
 def test_parts_of_a_text_are_one_calibration(shards: int) -> None:

@@ -79,12 +79,12 @@ class TextSamples:
 
 
 def lines(path: Path) -> Iterator[Row]:
-    """Read a text file line by line."""
+    """Read a text file line by line, without the ends of lines."""
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             place = f"{path}, line {number}"
             try:
-                yield Row(place, line.decode("utf-8-sig"))
+                yield Row(place, line.decode("utf-8-sig").rstrip("\r\n"))
             except UnicodeDecodeError as error:
                 what = f"this is not UTF-8: {error}; save the file as UTF-8 ({place})"
                 raise CalibrationError(what, category="data") from error
