@@ -81,6 +81,38 @@ def test_sensitive_layers_get_8_bits(form: str) -> None:
     assert found == expected | {"/lm_head/MatMul"}
 
 
+@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
+def test_keys_of_grouped_queries_and_routers_project_nothing_back(op_type: str) -> None:
+    nodes, weights = [], {}
+
+    def product(value: str, name: str, rows: int, columns: int) -> str:
+        matrix = RNG.normal(size=(rows, columns)) / rows**0.5
+        weights[name] = matrix if op_type == "MatMul" else matrix.T
+        kind = {} if op_type == "MatMul" else {"transB": 1}
+        nodes.append(helper.make_node(op_type, [value, name], [f"{name}.y"], f"/{name}", **kind))
+        return f"{name}.y"
+
+    def combined(with_op: str, inputs: list[str], output: str, **kind: Any) -> str:
+        nodes.append(helper.make_node(with_op, inputs, [output], **kind))
+        return output
+
+    value = "x"
+    for index in range(4):
+        at = f"layers.{index}"
+        query = product(value, f"{at}/attn/q", WIDTH, WIDTH)
+        key = product(value, f"{at}/attn/k", WIDTH, WIDTH // 4)
+        keys = combined("Concat", [key] * 4, f"{at}.keys", axis=1)
+        out = product(combined("Add", [query, keys], f"{at}.a"), f"{at}/attn/o", WIDTH, WIDTH)
+        scores = product(out, f"{at}/moe/router", WIDTH, 32)
+        factor = combined("ReduceMax", [scores], f"{at}.max", axes=[1])
+        long = product(combined("Mul", [out, factor], f"{at}.m"), f"{at}/up", WIDTH, 4 * WIDTH)
+        value = product(combined("Relu", [long], f"{at}.r"), f"{at}/down", 4 * WIDTH, WIDTH)
+    weights["head"] = RNG.normal(size=(WIDTH, 96)) / 8
+    nodes.append(helper.make_node("MatMul", [value, "head"], ["y"], "/lm_head"))
+    found = wide(graphs.built(nodes, weights, ["n", WIDTH]), mixed_layers="sensitive")
+    assert found == {f"/layers.{index}/down" for index in (0, 2, 3)} | {"/lm_head"}
+
+
 def test_what_an_option_names_takes_precedence() -> None:
     found = wide(decoder(), mixed_layers="last", layer_types={"/lm_head/MatMul": "int4"})
     assert found == set()

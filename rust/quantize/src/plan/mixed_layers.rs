@@ -3,9 +3,11 @@
 //!
 //! Of the blocks, those in the first and the last eighth and each third one between are chosen, as
 //! in llama.cpp's mixtures of k-quants (`use_more_bits`). There, the projections that make the
-//! values of the attention and those back to the width of the model get more bits.
+//! values of the attention and those back to the width of the model get more bits. The weights of
+//! experts of a `MoE` get none: `QMoE` has one number of bits for both of them.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::formats::output_layers;
 use super::wider_weights::eight_bits;
@@ -39,9 +41,12 @@ pub(super) fn find(
     if mixed == MixedLayers::Sensitive {
         let blocks: Vec<Option<usize>> =
             constants.iter().map(|constant| block(graph, constant)).collect();
+        let width = width(graph, constants, &blocks);
         let count = blocks.iter().flatten().max().map_or(0, |last| last + 1);
         for (constant, block) in constants.iter().zip(&blocks) {
-            if block.is_some_and(|block| is_chosen(block, count)) && is_sensitive(graph, constant) {
+            if block.is_some_and(|block| is_chosen(block, count))
+                && is_sensitive(graph, constant, width)
+            {
                 found.insert(constant.anchor);
             }
         }
@@ -83,11 +88,11 @@ fn block(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<usize> {
     names(graph, constant).into_iter().find_map(number)
 }
 
-fn is_sensitive(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
+fn is_sensitive(graph: &Graph<'_>, constant: &Constant<'_>, width: usize) -> bool {
     let names = names(graph, constant);
     let any =
         |known: &[&str]| known.iter().any(|known| names.iter().any(|name| has_part(name, known)));
-    any(&VALUES) || any(&BACK) || projects_back(graph, constant)
+    any(&VALUES) || any(&BACK) || projects_back(graph, constant, width)
 }
 
 /// Whether a name has this part, between separators unless it has some itself.
@@ -103,17 +108,34 @@ fn has_part(name: &str, part: &str) -> bool {
     name.split('/').any(|own| own == part)
 }
 
-/// Whether a matrix is at least twice as deep as wide.
-fn projects_back(graph: &Graph<'_>, constant: &Constant<'_>) -> bool {
-    let [rows, columns] = constant.shape[..] else { return false };
-    let mut nodes = constant.multipliers(graph).peekable();
-    let known = nodes.peek().is_some();
-    known
-        && nodes.all(|node| match node.op_type.as_str() {
-            "Gemm" if node.int("transB", 0) == 1 => columns >= 2 * rows,
-            "Gemm" | "MatMul" => rows >= 2 * columns,
-            _ => false,
-        })
+/// Whether a matrix projects from at least twice the width of the model back to it. Others that
+/// are deeper than wide make the keys of grouped queries, or choose experts.
+fn projects_back(graph: &Graph<'_>, constant: &Constant<'_>, width: usize) -> bool {
+    extent(graph, constant).is_some_and(|[depth, own]| own == width && depth >= 2 * width)
+}
+
+/// The width of the model: most matrices of its blocks read vectors of this length. If others are
+/// as many, they read what a projection has made longer.
+fn width(graph: &Graph<'_>, constants: &[Constant<'_>], blocks: &[Option<usize>]) -> usize {
+    let mut counts: BTreeMap<usize, usize> = BTreeMap::new();
+    let of_blocks = constants.iter().zip(blocks).filter(|(_, block)| block.is_some());
+    for [depth, _] in of_blocks.filter_map(|(constant, _)| extent(graph, constant)) {
+        *counts.entry(depth).or_default() += 1;
+    }
+    let most = counts.iter().max_by_key(|(depth, count)| (**count, Reverse(**depth)));
+    most.map_or(0, |(depth, _)| *depth)
+}
+
+/// The lengths of the vectors that a matrix reads and makes; `None` if its nodes differ in them.
+fn extent(graph: &Graph<'_>, constant: &Constant<'_>) -> Option<[usize; 2]> {
+    let &[rows, columns] = &constant.shape[..] else { return None };
+    let mut found = constant.multipliers(graph).map(|node| match node.op_type.as_str() {
+        "Gemm" if node.int("transB", 0) == 1 => Some([columns, rows]),
+        "Gemm" | "MatMul" => Some([rows, columns]),
+        _ => None,
+    });
+    let first = found.next()??;
+    found.all(|other| other == Some(first)).then_some(first)
 }
 
 #[cfg(test)]
