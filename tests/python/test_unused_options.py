@@ -6,7 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import graphs
+import numpy as np
 import pytest
+from onnx import helper
 
 import quantize_rs
 from quantize_rs import OptionError
@@ -194,3 +197,49 @@ def test_rounding_that_no_weight_gets_is_a_warning(options: dict[str, Any]) -> N
     )
     said = [text for text in made.warnings if "no weight of these types is rounded" in text]
     assert len(said) == 1, made.warnings
+
+
+def matrices() -> bytes:
+    rng = np.random.default_rng(5)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["r"]),
+        helper.make_node("MatMul", ["r", "v"], ["y"]),
+    ]
+    return graphs.built(nodes, {name: rng.normal(size=(64, 64)) for name in "wv"}, ["n", 64])
+
+
+@pytest.mark.parametrize(
+    ("idle", "options"),
+    [
+        ("rounding=preserve_sums", {"bits": 4, "block_size": 32}),
+        ("rounding=preserve_sums", {"bits": 4, "output_format": "matmul_nbits"}),
+        ("rounding=preserve_sums", {"weights": "float16"}),
+        ("rounding=preserve_sums", {"weights": "nf4", "output_format": "matmul_bnb4"}),
+        ("weight_method=hqq", {"bits": 4}),
+        ("weight_method=hqq", {"weights": "float8e4m3fn"}),
+        ("weight_method=mse", {"weights": "float16"}),
+    ],
+)
+def test_a_way_of_rounding_or_scaling_that_no_weight_gets_is_a_warning(
+    idle: str, options: dict[str, Any]
+) -> None:
+    name, value = idle.split("=")
+    plain = quantize_rs.quantize(matrices(), None, **options)
+    made = quantize_rs.quantize(matrices(), None, **options, **{name: value})
+    assert made.model == plain.model
+    assert [text for text in made.warnings if text.startswith(f"{idle} has no effect: ")]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bits": 4, "rounding": "preserve_sums"},
+        {"bits": 4, "symmetric": False, "weight_method": "hqq"},
+        {"bits": 4, "weight_method": "mse"},
+    ],
+)
+def test_a_way_that_some_weight_gets_is_none(options: dict[str, Any]) -> None:
+    made = quantize_rs.quantize(matrices(), None, **options)
+    assert made.model != quantize_rs.quantize(matrices(), None, bits=4).model
+    assert not [text for text in made.warnings if "no effect" in text]

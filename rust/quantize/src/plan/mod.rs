@@ -44,6 +44,7 @@ mod slowdown_warnings;
 mod small_weights;
 mod types;
 mod unscalable;
+mod unused_methods;
 mod weights;
 mod wider_weights;
 
