@@ -66,6 +66,19 @@ def test_tokens_stay_the_same(
     assert report.output_check.failure is None
 
 
+@pytest.mark.parametrize("kv_cache", ["int8", "int4"])
+def test_a_cache_alone_is_measured(kv_cache: str) -> None:
+    report = quantized(kv_cache=kv_cache, exclude=["*"])
+    assert not report.quantized
+    assert report.output_check is not None
+    sqnr = report.output_check.sqnr_db
+    assert sqnr is not None
+    asked = quantized(kv_cache=kv_cache, exclude=["*"], validation_data=SAMPLES)
+    assert asked.accuracy_control is not None
+    assert sqnr == pytest.approx(asked.accuracy_control.sqnr_db, abs=6)
+    assert "not measured" not in report.assessment.sentence.split(";")[0]
+
+
 def test_chosen_layers_have_8_bits() -> None:
     def wide(**options: Any) -> set[str]:
         rows = quantized(**W4, **options).weights

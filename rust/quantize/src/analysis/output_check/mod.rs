@@ -19,8 +19,8 @@ use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::options::format::ONNX_RUNTIME;
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
-    Below, CalibrationError, CompareOptions, Format, OutputRow, PreprocessedModel, Progress,
-    QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
+    Below, CalibrationError, CompareOptions, Format, KvCacheType, OutputRow, PreprocessedModel,
+    Progress, QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
 };
 
 /// An output with a lower SQNR gets a warning: its error has a tenth of its power.
@@ -114,7 +114,7 @@ impl Quantized {
     fn is_checked_on(&self, inputs: CheckedInputs) -> bool {
         let report = self.report();
         let calibrated = report.config.activations.is_some();
-        report.quantized().next().is_some()
+        (report.quantized().next().is_some() || cache_alone(self).is_some())
             && report.config.output_format != Format::FakeQuant
             && (inputs.are_real() || !calibrated)
     }
@@ -125,6 +125,12 @@ impl Quantized {
             self.report_mut().output_check = Some(OutputCheck::failed(inputs, error));
         }
     }
+}
+
+/// The type of a quantized cache of keys and values where no value is quantized with it.
+fn cache_alone(quantized: &Quantized) -> Option<KvCacheType> {
+    let report = quantized.report();
+    report.config.kv_cache.filter(|_| report.quantized().next().is_none())
 }
 
 fn is_cancelled(error: &QuantizeError) -> bool {
@@ -237,6 +243,14 @@ impl Check<'_> {
         let on = found.on();
         if let Some(from) = self.blame_of_pruning(quantized, found)? {
             warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}; {from}")));
+            return Ok(warnings);
+        }
+        if let Some(kept) = cache_alone(quantized) {
+            let from = match kept {
+                KvCacheType::Int4 => "kv_cache=int4, and int8 loses less",
+                KvCacheType::Int8 => "kv_cache=int8: leave it out",
+            };
+            warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}, from {from}")));
             return Ok(warnings);
         }
         let from = comes_from(&self.worst_layers(quantized, ranges)?, found);
