@@ -72,6 +72,11 @@ pub enum ErrorKind {
     /// The path is that of a file that the model reads its weights from.
     #[error("would overwrite external data of the model: name another file")]
     OwnData,
+    /// The path is that of a file that another model reads its weights from.
+    #[error(
+        "would overwrite external data of another model: move that model, or name another file"
+    )]
+    DataInUse,
     /// The caller ended the work: see [`stop_when`](crate::stop_when).
     #[error("was not written: the work was ended")]
     Stopped,

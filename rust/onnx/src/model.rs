@@ -206,4 +206,21 @@ impl Model {
         let _span = trace::Span::stage("save");
         save::save(&self.proto, &self.external, path.as_ref(), limit)
     }
+
+    /// As [`Model::save_within`], but external data is always named `<name>` and then `suffix`, for
+    /// runtimes that look for that name. A file of this name is replaced just before the model: an
+    /// earlier model that reads it is not whole in between.
+    ///
+    /// # Errors
+    /// As [`Model::save`]; also [`ErrorKind::DataInUse`] if another model in the folder reads the
+    /// file that would be replaced.
+    pub fn save_with_data(
+        &self,
+        path: impl AsRef<Path>,
+        limit: u64,
+        suffix: &str,
+    ) -> Result<Saved, Error> {
+        let _span = trace::Span::stage("save");
+        save::save_with_data(&self.proto, &self.external, path.as_ref(), limit, suffix)
+    }
 }

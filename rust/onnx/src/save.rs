@@ -96,16 +96,22 @@ fn require_fit(rope: &Rope) -> Result<(), Error> {
     if bytes > limit { Err(Error::new(ErrorKind::TooLarge { bytes, limit })) } else { Ok(()) }
 }
 
+/// The file to write a model to, which is not one that the model reads.
+fn target(external: &External, path: &Path) -> Result<Target, Error> {
+    let target = Target::at(path)?;
+    if external.reads(target.path()) {
+        return Err(Error::new(ErrorKind::OwnData).at(Some(path)));
+    }
+    Ok(target)
+}
+
 pub(crate) fn save(
     model: &Raw<ModelProto>,
     external: &External,
     path: &Path,
     limit: u64,
 ) -> Result<Saved, Error> {
-    let target = Target::at(path)?;
-    if external.reads(target.path()) {
-        return Err(Error::new(ErrorKind::OwnData).at(Some(path)));
-    }
+    let target = target(external, path)?;
     target.clear_leftovers();
     let whole = inline_external(model, external)?;
     let rope = whole.rope();
@@ -141,6 +147,45 @@ pub(crate) fn save(
     target.sync_folder();
     let path = file.finish().inspect_err(|_| drop(fs::remove_file(&data_path)))?;
     Ok(Saved { path, bytes: slim.rope().len() as u64 + data_bytes, data: Some(data_path) })
+}
+
+/// As [`save`], with external data of one name; see [`crate::Model::save_with_data`].
+pub(crate) fn save_with_data(
+    model: &Raw<ModelProto>,
+    external: &External,
+    path: &Path,
+    limit: u64,
+    suffix: &str,
+) -> Result<Saved, Error> {
+    let target = target(external, path)?;
+    target.clear_leftovers();
+    let whole = inline_external(model, external)?;
+    let rope = whole.rope();
+    if (rope.len() as u64) < limit.min(PROTOBUF_LIMIT) {
+        return save_whole(&target, &rope, external);
+    }
+    let (beside, name) = target.named_data(suffix);
+    if external.reads(beside.path()) {
+        return Err(Error::new(ErrorKind::OwnData).at(Some(beside.path())));
+    }
+    let (slim, chunks, data_bytes) = externalize(&whole, external, &name)?;
+    let rope = slim.rope();
+    require_fit(&rope)?;
+    if chunks.is_empty() {
+        return save_whole(&target, &rope, external);
+    }
+    if target.is_data_of_another(&beside) {
+        return Err(Error::new(ErrorKind::DataInUse).at(Some(beside.path())));
+    }
+    let data = beside.write(|out| write_chunks(out, &chunks));
+    external.unchanged()?;
+    let data = data?;
+    // Both are complete before either is in place.
+    let file = write_rope(&target, &rope, external)?;
+    data.replace()?;
+    let path = file.finish()?;
+    let data = beside.path().to_path_buf();
+    Ok(Saved { path, bytes: rope.len() as u64 + data_bytes, data: Some(data) })
 }
 
 /// Writes a model without external data.

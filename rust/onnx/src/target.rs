@@ -88,6 +88,19 @@ impl Target {
         (Target { path, existing: self.existing.clone() }, name)
     }
 
+    /// The data file next to this one that is named after it and then `suffix`, and its name.
+    pub(crate) fn named_data(&self, suffix: &str) -> (Target, String) {
+        let name = format!("{}{suffix}", self.name());
+        let path = self.path.with_file_name(&name);
+        (Target { path, existing: self.existing.clone() }, name)
+    }
+
+    /// Whether another model of the folder than this one reads a file as its external data.
+    pub(crate) fn is_data_of_another(&self, data: &Target) -> bool {
+        let exists = fs::symlink_metadata(&data.path).is_ok();
+        exists && self.is_read(&data.path, &[&data.name(), &self.name()])
+    }
+
     /// The external data of the existing file that is named after it as by [`data_target`]. An
     /// error only if the file cannot be read: what is not a model has no data.
     ///
@@ -217,6 +230,15 @@ impl Complete<'_> {
     /// Gives the file its name, as [`NewFile::link_new`] does.
     pub(crate) fn name_new(&mut self, path: &Path) -> io::Result<()> {
         self.file.link_new(path)
+    }
+
+    /// Replaces the file at the path, which is external data.
+    pub(crate) fn replace(self) -> Result<(), Error> {
+        let target = self.target;
+        if stop::is_stopped() {
+            return Err(target.stopped());
+        }
+        self.file.replace(&target.path).map_err(|cause| Error::io(cause, &target.path))
     }
 
     /// Replaces the file at the path, and removes its external data, unless another model of the

@@ -67,6 +67,31 @@ fn data_that_another_model_reads_stays() {
 }
 
 #[test]
+fn data_of_a_given_name_is_replaced_unless_another_model_reads_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    with_large(0.0).save_within(at("model.onnx"), 0).unwrap();
+    for value in [1.0, 2.0] {
+        let saved = with_large(value).save_with_data(at("model.onnx"), 0, "_data").unwrap();
+        assert_eq!(saved.data, Some(at("model.onnx_data")));
+        assert_eq!(large_of(&at("model.onnx")), value);
+        assert_eq!(names(folder.path()), ["model.onnx", "model.onnx_data"]);
+    }
+    // The model reads the file itself.
+    let opened = Model::open(at("model.onnx")).unwrap();
+    opened.tensor(&opened.graph().initializer[0]).unwrap();
+    let error = opened.save_with_data(at("model.onnx"), 0, "_data").unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::OwnData);
+    std::fs::copy(at("model.onnx"), at("edited.onnx")).unwrap();
+    let error = with_large(3.0).save_with_data(at("model.onnx"), 0, "_data").unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::DataInUse);
+    assert_eq!(large_of(&at("edited.onnx")), 2.0);
+    // A small model needs none.
+    let saved = with_large(4.0).save_with_data(at("small.onnx"), u64::MAX, "_data").unwrap();
+    assert_eq!((saved.data, large_of(&at("small.onnx"))), (None, 4.0));
+}
+
+#[test]
 fn a_save_that_is_stopped_changes_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.onnx");

@@ -101,7 +101,7 @@ fn of_model(py: Python<'_>, error: &quantize_rs_onnx::Error, path: Option<&Path>
         ErrorKind::External { location, .. } => {
             model("ExternalDataError").with("location", location).raise()
         }
-        ErrorKind::OwnData => {
+        ErrorKind::OwnData | ErrorKind::DataInUse => {
             Exception::new(py, "OptionError", &text).with("option", "output_path").raise()
         }
         ErrorKind::Changed | ErrorKind::Stopped => model("ModelError").raise(),

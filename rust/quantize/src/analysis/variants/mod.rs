@@ -31,6 +31,10 @@ const MAX_SAMPLES: usize = 128;
 /// The most of them that errors are measured on.
 const MAX_COMPARED: usize = 32;
 
+/// What follows the name of a file in that of its external data: the only name that
+/// Transformers.js loads, and that of Optimum.
+const DATA_SUFFIX: &str = "_data";
+
 /// Runs of each model to measure its latency.
 const RUNS: usize = 20;
 
@@ -229,7 +233,7 @@ fn written(
             result
         }
     };
-    row.bytes = Some(result.save(path)?.bytes);
+    row.bytes = Some(result.save_with_data(path, u64::MAX, DATA_SUFFIX)?.bytes);
     row.file = Some(path.display().to_string());
     let Some(run) = run else { return Ok(row) };
     let latency = LatencyOptions { runs: RUNS, ..LatencyOptions::default() };
