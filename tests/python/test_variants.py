@@ -112,6 +112,25 @@ def test_a_variant_that_cannot_be_made_is_a_row(tmp_path: Path) -> None:
     assert all(row.problem for row in made.variants if row.file is None)
 
 
+def test_a_variant_with_nothing_quantized_is_not_written(tmp_path: Path) -> None:
+    # MatMulBnb4 is for float32 weights.
+    model = onnx.load_from_string(
+        graphs.built(
+            [helper.make_node("MatMul", ["x", "w"], ["y"])],
+            {"w": RNG.normal(size=(256, 256)) / 16},
+            ["n", 256],
+        )
+    )
+    weight = onnx.numpy_helper.to_array(model.graph.initializer[0]).astype(np.float16)
+    model.graph.initializer[0].CopyFrom(onnx.numpy_helper.from_array(weight, "w"))
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
+    row = quantize_rs.variants(model, tmp_path / "onnx", only=["bnb4"])["bnb4"]
+    assert "nothing was quantized" in (row.problem or "")
+    assert row.file is None
+    assert not list((tmp_path / "onnx").iterdir())
+
+
 @pytest.mark.parametrize("options", [{"platform": "nowhere"}, {"only": ["q3"]}])
 def test_unknown_names_are_errors(mlp: Path, tmp_path: Path, options: dict[str, object]) -> None:
     with pytest.raises(quantize_rs.OptionError, match="expected"):

@@ -3,6 +3,8 @@
 use quantize_rs_onnx::DataType;
 
 use super::{Decision, KeepReason, Plan, Planned, Role};
+use crate::QuantizeError;
+use crate::error::QuantizeErrorKind;
 use crate::transform::STORE_INTEGERS;
 
 /// The number of names that are shown for a reason, and of reasons.
@@ -26,6 +28,13 @@ impl Plan {
         let cached = self.config.kv_cache.is_some();
         (self.quantized().next().is_none() && !stored && !cached)
             .then(|| format!("nothing was quantized: {}", self.reasons()))
+    }
+
+    /// An error with the reasons if nothing is quantized.
+    pub(crate) fn refuse_nothing(&self) -> Result<(), QuantizeError> {
+        let Some(what) = self.nothing_quantized() else { return Ok(()) };
+        let feature = "a weight to quantize".to_owned();
+        Err(QuantizeError::new(QuantizeErrorKind::Unsupported { feature, what }))
     }
 
     fn reasons(&self) -> String {

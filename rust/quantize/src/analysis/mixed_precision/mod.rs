@@ -333,14 +333,7 @@ struct WidthSolver<'a> {
 impl WidthSolver<'_> {
     /// An error with the reasons if no layer can be quantized.
     fn refuse_nothing(&self) -> Result<(), QuantizeError> {
-        let plan = PreprocessedModel::of(self.model, self.config.clone())?.plan();
-        match plan.nothing_quantized() {
-            Some(what) => {
-                let feature = "a weight to quantize".to_owned();
-                Err(QuantizeError::new(QuantizeErrorKind::Unsupported { feature, what }))
-            }
-            None => Ok(()),
-        }
+        PreprocessedModel::of(self.model, self.config.clone())?.plan().refuse_nothing()
     }
 
     /// The least number of steps that meets the size.

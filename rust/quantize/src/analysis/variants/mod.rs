@@ -293,6 +293,7 @@ fn quantized(
     let given: Given = given.map(|(name, value)| (name, Value::from(value))).collect();
     let prepared = PreprocessedModel::of(model, Config::from_options(&given, verb)?)?;
     let plan = prepared.plan();
+    plan.refuse_nothing()?;
     let ranges = match run {
         None => None,
         Some(run) => {
