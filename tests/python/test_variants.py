@@ -112,6 +112,25 @@ def test_a_variant_that_cannot_be_made_is_a_row(tmp_path: Path) -> None:
     assert all(row.problem for row in made.variants if row.file is None)
 
 
+def test_the_source_is_not_written_to(mlp: Path) -> None:
+    # As Transformers.js and Optimum lay files out: the variants are beside the model.
+    model = onnx.load(mlp)
+    onnx.save(model, mlp, save_as_external_data=True, location="mlp.onnx_data", size_threshold=16)
+    folder = mlp.parent
+    (folder / "mlp_fp16.onnx").symlink_to(mlp)
+    before = mlp.read_bytes()
+    made = quantize_rs.variants(mlp, folder, only=["fp32", "fp16", "q4"])
+    assert mlp.read_bytes() == before
+    row = made["fp32"]
+    assert (row.file, row.problem) == (mlp, None)
+    assert row.bytes is not None
+    assert row.bytes > 256 * 256 * 4
+    assert "the model itself" in row.about
+    assert made["fp16"].file is None
+    assert "link to the model" in (made["fp16"].problem or "")
+    assert made["q4"].file == folder / "mlp_q4.onnx"
+
+
 def test_a_variant_with_nothing_quantized_is_not_written(tmp_path: Path) -> None:
     # MatMulBnb4 is for float32 weights.
     model = onnx.load_from_string(

@@ -40,8 +40,8 @@ def variants(
         The float model, which is not changed.
     output_dir : path
         The folder for the files, which is made if it does not exist. Their names begin with that of
-        the model: ``model.onnx``, ``model_q4.onnx``. Existing files are replaced.
-        From 2 GiB on, weights are in ``model.onnx_data``.
+        the model: ``model.onnx``, ``model_q4.onnx``. Existing files are replaced, but for `source`
+        itself, which stays as it is. From 2 GiB on, weights are in ``model.onnx_data``.
     calibration_data : path, Samples, array, dict of arrays, iterable, reader, or "random"
         Samples, as in `quantize_with_calibration`; up to 128 are used. Weights are rounded with
         their help, and the errors and times of the variants are measured.

@@ -59,6 +59,22 @@ pub struct VariantRow {
     pub warnings: Vec<String>,
 }
 
+impl VariantRow {
+    /// The row of a variant before it is made.
+    fn of(variant: &Variant) -> VariantRow {
+        VariantRow {
+            name: variant.name.to_owned(),
+            file: None,
+            about: variant.about.to_owned(),
+            bytes: None,
+            sqnr_db: None,
+            median_ms: None,
+            problem: None,
+            warnings: Vec::new(),
+        }
+    }
+}
+
 /// The variants of a model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Variants {
@@ -116,7 +132,8 @@ fn chosen(options: &VariantOptions) -> Result<Vec<&'static Variant>, QuantizeErr
 ///
 /// With samples, weights are rounded with their help, and the errors of the outputs and the latency
 /// are measured; without them, files are only written. A variant that cannot be made is a row with
-/// the reason.
+/// the reason. The source is never written to: a variant that would have its path is the source
+/// itself.
 ///
 /// ```
 /// use quantize_rs::{Model, VariantOptions, variants};
@@ -192,6 +209,12 @@ impl Run<'_> {
     }
 }
 
+/// Whether a path is that of the file the model was read from, or a link to it.
+fn is_source(model: &Model, path: &Path) -> bool {
+    let same = |source: &Path| Some(source.canonicalize().ok()? == path.canonicalize().ok()?);
+    model.path().and_then(same).unwrap_or(false)
+}
+
 /// A variant in its file.
 fn written(
     model: &Model,
@@ -200,16 +223,13 @@ fn written(
     run: Option<&Run<'_>>,
     progress: &mut dyn FnMut(Progress) -> bool,
 ) -> Result<VariantRow, QuantizeError> {
-    let mut row = VariantRow {
-        name: variant.name.to_owned(),
-        file: None,
-        about: variant.about.to_owned(),
-        bytes: None,
-        sqnr_db: None,
-        median_ms: None,
-        problem: None,
-        warnings: Vec::new(),
-    };
+    let mut row = VariantRow::of(variant);
+    let is_source = is_source(model, path);
+    if is_source && !matches!(variant.recipe, Recipe::Copy) {
+        let what = format!("`{}` is a link to the model: remove the link", path.display());
+        row.problem = Some(what);
+        return Ok(row);
+    }
     let of_caller = |error: &QuantizeError| match error.kind() {
         // The file, or the caller: no other variant would be better.
         QuantizeErrorKind::Model(_) => true,
@@ -233,7 +253,12 @@ fn written(
             result
         }
     };
-    row.bytes = Some(result.save_with_data(path, u64::MAX, DATA_SUFFIX)?.bytes);
+    row.bytes = Some(if is_source {
+        "the model itself, which is not written again".clone_into(&mut row.about);
+        model.byte_len()
+    } else {
+        result.save_with_data(path, u64::MAX, DATA_SUFFIX)?.bytes
+    });
     row.file = Some(path.display().to_string());
     let Some(run) = run else { return Ok(row) };
     let latency = LatencyOptions { runs: RUNS, ..LatencyOptions::default() };
