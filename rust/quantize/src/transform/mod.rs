@@ -38,7 +38,6 @@ pub use convert_opset::{OpsetConversion, convert_opset, onnx_op_types};
 pub(crate) use equalize::EQUALIZED;
 pub use extract::{Extract, extract};
 
-pub(crate) use crate::graph::elements::HALVES;
 pub(crate) use inline_functions::weights_left;
 pub use prune::{Prune, PrunedWeight, Pruning, prune};
 pub(crate) use prune::{channels, finite_floats, lifted, prune_only};

@@ -4,12 +4,12 @@
 use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation};
+use crate::graph::elements::HALVES;
 use crate::graph::elements::to_f32;
 use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::qlinear::{Slot, qlinear_of};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::options::HalfType;
-use crate::transform::HALVES;
 
 /// The inputs of a node with the scale and the zero point of a value.
 #[derive(Clone, Copy)]
