@@ -54,7 +54,9 @@ impl Stored {
             found.skip_weight(name, "its scale is not a float constant");
             return Ok(None);
         };
-        scales.iter_mut().for_each(|scale| *scale *= whole);
+        for scale in &mut scales {
+            *scale *= whole;
+        }
         let narrow = self.scale_half(after, half).is_some();
         let bad = |scale: &f32| !scale.is_finite() || *scale == 0.0 && !narrow;
         if let Some(at) = scales.iter().position(bad) {

@@ -111,7 +111,7 @@ pub(super) struct Walk<'a, 'm> {
     pub(super) counterparts: Counterparts,
 }
 
-impl<'m> Walk<'_, 'm> {
+impl Walk<'_, '_> {
     fn step(&mut self, step: &Step) {
         let there = before_quantization(self.before, step.there);
         let here = self.past_casts(there, self.before_smoothing(step.here));
