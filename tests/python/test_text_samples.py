@@ -173,6 +173,18 @@ def test_the_tokenizer_may_be_an_object_and_is_not_changed(tokenizer: Any) -> No
     assert bare != found
 
 
+class _Split:
+    """As `datasets.Dataset`."""
+
+    column_names = ("text",)
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> dict[str, str]:
+        return {"text": ["a lazy dog"][index]}
+
+
 def test_what_is_wrong_with_text_is_said_with_its_place(tokenizer: Any) -> None:
     plan = planned()
     Path("latin.txt").write_bytes("old\ncafé".encode("latin-1"))
@@ -205,6 +217,12 @@ def test_what_is_wrong_with_text_is_said_with_its_place(tokenizer: Any) -> None:
         calibrated(plan, TextSamples("corpus.txt", 3))
     with pytest.raises(OptionError, match=r"texts is 'corpus\.csv', expected a \.txt"):
         calibrated(plan, TextSamples("corpus.csv", tokenizer))
+    splits = {"train": _Split(), "test": _Split()}
+    with pytest.raises(OptionError, match="texts has several data sets, 'train', 'test': pass one"):
+        calibrated(plan, TextSamples(splits, tokenizer))
+    columns = {"text": corpus(), "label": [0] * 60}
+    with pytest.raises(OptionError, match=r"a dictionary of 'text', 'label': pass one of its val"):
+        calibrated(plan, TextSamples(columns, tokenizer))
     with pytest.raises(OptionError, match="max_length is 0"):
         TextSamples("corpus.txt", tokenizer, max_length=0)
     with pytest.raises(OptionError, match="pad_to is 5, expected 128"):

@@ -282,6 +282,11 @@ def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:
     elif isinstance(given, str | os.PathLike):
         what = f"texts is {os.fspath(given)!r}, expected a .txt, .jsonl, .parquet or .arrow file"
         raise OptionError(what, option="texts")
+    elif isinstance(given, Mapping):
+        refuse_splits(given, "texts")
+        names = ", ".join(map(repr, given))
+        what = f"texts is a dictionary of {names or 'nothing'}: pass one of its values"
+        raise OptionError(what, option="texts")
     else:
         found = (Row(f"text {number}", one) for number, one in enumerate(items(given)))
         rows = Rows(found, "the texts")
