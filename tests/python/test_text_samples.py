@@ -156,6 +156,32 @@ def test_texts_come_from_anywhere(form: str) -> None:
     assert found == calibrated(plan, TextSamples("corpus.txt", "tokenizer.json"))
 
 
+ABOUT_FILES = ["how is it read", "unpack data.tar", "a line of train.jsonl", "", "x" * 300]
+
+
+def test_a_text_may_end_as_a_file_does(tokenizer: Any) -> None:
+    plan = planned()
+    found = calibrated(plan, TextSamples(ABOUT_FILES, tokenizer))
+    assert found == calibrated(plan, TextSamples(iter(ABOUT_FILES), tokenizer))
+
+    def encode(words: str) -> dict[str, Any]:
+        ids = tokenizer.encode(words).ids
+        return {"input_ids": np.array(ids), "attention_mask": np.ones(len(ids), np.int64)}
+
+    given = quantize_rs.Samples([one for one in ABOUT_FILES if one], encode)
+    assert calibrated(plan, given) == found
+
+
+@pytest.mark.parametrize(
+    "names", [["a.csv", "LICENSE"], ["a.png", "b.npy"], [Path("none"), "a.txt"]]
+)
+def test_names_of_other_files_are_no_texts(tokenizer: Any, names: list[Any]) -> None:
+    for name in ("a.csv", "LICENSE"):
+        Path(name).write_text("a lazy dog")
+    with pytest.raises(OptionError, match=r"texts is a list of files, .*, expected \.txt, \.jsonl"):
+        calibrated(planned(), TextSamples(names, tokenizer))
+
+
 def test_the_tokenizer_may_be_an_object_and_is_not_changed(tokenizer: Any) -> None:
     class Fast:
         """As those of `transformers`."""

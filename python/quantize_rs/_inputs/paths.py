@@ -17,10 +17,12 @@ PARQUET = (".parquet",)
 ARROW = (".arrow", ".feather")
 JSON_LINES = (".jsonl", ".ndjson")
 TAR = (".tar", ".tar.gz", ".tgz")
+TEXT = (".txt",)  # read for `TextSamples` alone
 # Formats that the extension module reads.
 _ARRAYS = (".npy", ".npz", ".safetensors")
 # Formats that are read in Python; the extension module reads the others.
 FORMATS = (PARQUET, ARROW, JSON_LINES, TAR)
+_KNOWN = tuple(itertools.chain(TEXT, _ARRAYS, *FORMATS, IMAGE_SUFFIXES))
 
 _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 
@@ -28,6 +30,21 @@ _BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
 def ending(path: str | os.PathLike[str], endings: Sequence[str]) -> bool:
     """Return whether a path has one of these endings."""
     return os.fspath(path).lower().endswith(tuple(endings))
+
+
+def are_files(data: object) -> TypeGuard[Sequence[str | os.PathLike[str]]]:
+    """Return whether a list, which may also be one of texts, is one of files.
+
+    Each of its items is a path object, has the ending of a format, or is a file.
+    """
+    return isinstance(data, list | tuple) and len(data) > 0 and all(map(_is_file, data))
+
+
+def _is_file(one: object) -> bool:
+    if not isinstance(one, str):
+        return isinstance(one, os.PathLike)
+    # `Path.is_file` raises an error for a text that is too long for a path.
+    return ending(one, _KNOWN) or os.path.isfile(one)  # noqa: PTH113
 
 
 def is_list_of_paths(data: object) -> bool:

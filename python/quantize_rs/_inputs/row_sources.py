@@ -80,7 +80,8 @@ class Rows:
 def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | None:
     """Return the rows of what is read in Python; None for everything else.
 
-    With `whole`, a row has all columns, and images are pixels: a function is to get it.
+    With `whole`, a row has all columns, and images are pixels: a function is to get it. A list may
+    then be one of texts.
     """
     match data:
         case Samples():
@@ -98,7 +99,8 @@ def opened(data: Any, inputs: ModelInputs, *, whole: bool = False) -> Rows | Non
     if arrow.is_tabular(data):
         rows = arrow.rows(data, None if whole else inputs)
         return Rows(rows, f"the {type(data).__name__}", arrow.length(data))
-    if not isinstance(data, str | os.PathLike) and not paths.is_list_of_paths(data):
+    several = paths.is_list_of_paths(data) and (not whole or paths.are_files(data))
+    if not several and not isinstance(data, str | os.PathLike):
         return None
     if (listed := paths.listed(data)) is None:
         return None
@@ -272,15 +274,19 @@ def _as_fed(source: _core.Source, inputs: ModelInputs, where: str) -> Rows:
 
 def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:
     given = data.texts
-    if isinstance(given, str | os.PathLike) and paths.ending(given, (".txt",)):
+    if isinstance(given, str | os.PathLike) and paths.ending(given, paths.TEXT):
         rows = Rows(_chained(paths.expanded(given), text.lines), os.fspath(given))
-    elif paths.is_list_of(given, (".txt",)):
+    elif paths.is_list_of(given, paths.TEXT):
         files = [path for one in given for path in paths.expanded(one)]
         rows = Rows(_chained(files, text.lines), f"{len(files)} files")
     elif (opened_rows := opened(given, inputs, whole=True)) is not None:
         rows = opened_rows
     elif isinstance(given, str | os.PathLike):
         what = f"texts is {os.fspath(given)!r}, expected a .txt, .jsonl, .parquet or .arrow file"
+        raise OptionError(what, option="texts")
+    elif paths.are_files(given):
+        names = ", ".join(repr(os.fspath(one)) for one in given[:3])
+        what = f"texts is a list of files, {names}, expected .txt, .jsonl, .parquet or .arrow files"
         raise OptionError(what, option="texts")
     elif isinstance(given, Mapping):
         refuse_splits(given, "texts")
