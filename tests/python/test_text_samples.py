@@ -87,6 +87,14 @@ def test_parts_of_a_text_are_one_calibration(shards: int) -> None:
     assert found == plan.calibrate(texts, engine="tract")
 
 
+def test_parts_of_a_list_of_texts_are_one_calibration(tokenizer: Any) -> None:
+    plan = quantize_rs.open(token_model()).plan(activations="uint8", weight_algorithm="nearest")
+    texts = TextSamples(corpus(), tokenizer)
+    parts = quantize_rs.distributed.split(plan, texts, 2, engine="tract")
+    found = quantize_rs.distributed.merge(part() for part in parts)
+    assert found == plan.calibrate(texts, engine="tract")
+
+
 def test_long_texts_are_cut_off(tokenizer: Any) -> None:
     tokenizer.enable_truncation(5)
     plan = planned()

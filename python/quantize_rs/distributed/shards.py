@@ -16,6 +16,7 @@ from typing import Any
 from .. import _core
 from .._flow.model import open as open_model
 from .._flow.plan import Plan
+from .._inputs import paths
 from .._inputs.described import Samples
 from .._inputs.images import ImageFolder
 from .._inputs.run import MAX_THREADS, Run
@@ -329,7 +330,7 @@ def _placed(samples: Any) -> Any:
     match samples:
         case str() | os.PathLike():
             return samples if is_noise(samples) else str(Path(samples).absolute())
-        case list() | tuple() if all(isinstance(one, str | os.PathLike) for one in samples):
+        case list() | tuple() if paths.are_files(samples):
             return [str(Path(one).absolute()) for one in samples]
         case ImageFolder():
             return dataclasses.replace(samples, path=Path(samples.path).absolute())
