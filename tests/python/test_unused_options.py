@@ -226,7 +226,8 @@ def test_a_way_of_rounding_or_scaling_that_no_weight_gets_is_a_warning(
 ) -> None:
     name, value = idle.split("=")
     plain = quantize_rs.quantize(matrices(), None, **options)
-    made = quantize_rs.quantize(matrices(), None, **options, **{name: value})
+    asked: dict[str, Any] = options | {name: value}
+    made = quantize_rs.quantize(matrices(), None, **asked)
     assert made.model == plain.model
     assert [text for text in made.warnings if text.startswith(f"{idle} has no effect: ")]
 
