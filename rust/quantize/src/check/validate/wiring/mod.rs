@@ -159,7 +159,7 @@ impl Walk<'_, '_> {
         let same = if cached {
             kv_cache::same_but_types(was, is)
         } else {
-            same_attributes(was, is) || self.is_narrowed(was, is)
+            same_attributes(was, is) || self.is_same_or_narrowed(was, is)
         };
         if !same {
             let what = "its attributes differ from the original";
@@ -169,16 +169,20 @@ impl Walk<'_, '_> {
         self.compare_subgraph_inputs(there, here);
     }
 
-    /// Whether a node that makes float32 became one that makes the 16-bit type that the model
-    /// computes in: a `Cast`, or a `ConstantOfShape` with the same element.
-    fn is_narrowed(&self, was: &NodeProto, is: &NodeProto) -> bool {
-        let Some(half) = self.half else { return false };
+    /// Whether a `ConstantOfShape` has the same element, which it may omit, or a node that makes
+    /// float32 became one that makes the 16-bit type that the model computes in.
+    fn is_same_or_narrowed(&self, was: &NodeProto, is: &NodeProto) -> bool {
         if was.op_type == "ConstantOfShape" {
             let both = element(self.before, was).zip(element(self.after, is));
             return both.is_some_and(|(there, here)| {
-                here.dtype == half.data_type() && rounds_to(&there, &here, half)
+                let rounds = |half: HalfType| {
+                    here.dtype == half.data_type() && rounds_to(&there, &here, half)
+                };
+                (there.dtype, &there.data) == (here.dtype, &here.data)
+                    || self.half.is_some_and(rounds)
             });
         }
+        let Some(half) = self.half else { return false };
         let casts_to = |node: &NodeProto, dtype: DataType| {
             node.op_type == "Cast" && node.int("to", 0) == i64::from(dtype.number())
         };
