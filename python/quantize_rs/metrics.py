@@ -93,7 +93,8 @@ def top_k(labels: ArrayLike, k: int = 5, *, output: str | None = None) -> Metric
     Parameters
     ----------
     labels : array of int
-        The class of every row of every sample; negative ones are left out.
+        The class of every row of every sample, or an array of them for each sample; negative ones
+        are left out.
     k : int
         How many of the highest scores count.
     output : str, optional
@@ -101,7 +102,7 @@ def top_k(labels: ArrayLike, k: int = 5, *, output: str | None = None) -> Metric
     """
     if k < 1:
         raise OptionError(f"k is {k}, expected 1 or more", option="k")
-    wanted = np.asarray(labels).ravel()
+    wanted = np.array(labels_of(labels), dtype=np.int64)
 
     def score(outputs: Outputs, _: Samples) -> float:
         rows, classes = _labelled(outputs, output, wanted)
@@ -117,11 +118,12 @@ def perplexity(labels: ArrayLike, *, output: str | None = None) -> Metric:
     Parameters
     ----------
     labels : array of int
-        The next token of every row of every sample; negative ones are left out.
+        The next token of every row of every sample, or an array of them for each sample; negative
+        ones are left out.
     output : str, optional
         The output with the logits, along its last axis; by default the first.
     """
-    wanted = np.asarray(labels).ravel()
+    wanted = np.array(labels_of(labels), dtype=np.int64)
 
     def score(outputs: Outputs, _: Samples) -> float:
         found, tokens = _labelled(outputs, output, wanted)

@@ -379,3 +379,21 @@ def test_the_sentence_names_the_metric() -> None:
     )
     sentence = found.assessment.sentence
     assert "a score of 0.00000 instead of 0.00000 (mean absolute error)" in sentence
+
+
+def test_labels_may_be_arrays_of_different_lengths() -> None:
+    rows = [row.tolist() for row in np.split(np.asarray(LABELS), [3, 9, 10])]
+    for labels in (rows, [np.asarray(row) for row in rows], tuple(rows)):
+        found = compared("perplexity", labels=labels)
+        assert found == compared("perplexity", labels=LABELS)
+        assert compared(metrics.perplexity(labels)) == found
+        assert compared(metrics.top_k(labels, 3)) == compared("top3", labels=LABELS)
+
+
+@pytest.mark.parametrize(
+    "labels", [[[0, 1], [0.5]], [0.5], ["cat"], [None], [[1], {}], {1: 2}], ids=str
+)
+def test_labels_that_are_no_whole_numbers_are_refused(labels: Any) -> None:
+    for metric in (metrics.perplexity, metrics.top_k):
+        with pytest.raises(OptionError, match="labels are of"):
+            metric(labels)

@@ -233,6 +233,14 @@ def test_a_model_of_a_fixed_batch_gets_that_number_of_rows(batch: int) -> None:
             calibrated(plan, table.slice(0, 18))
 
 
+def test_rows_of_different_lengths_fill_no_fixed_batch() -> None:
+    plan = quantize_rs.open(token_model("2", "seq")).plan(activations="uint8")
+    rows = [{name: ids[:n] for name, ids in sentences(1, length=6)[0].items()} for n in (3, 4)]
+    message = r"takes 2 rows at a time, .* have the shapes \(3,\) and \(4,\): pad them to one"
+    with pytest.raises(CalibrationError, match=message):
+        calibrated(plan, pa.Table.from_pylist(rows))
+
+
 def test_a_name_with_a_dot_is_the_name_of_a_column(tmp_path: Path) -> None:
     model = conv(["n", 3, 8, 6])
     model.graph.input[0].name = model.graph.node[0].input[0] = "input.1"

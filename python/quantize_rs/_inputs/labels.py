@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,27 @@ def labels_of(value: npt.ArrayLike | os.PathLike[str] | None) -> list[int] | Non
     """Return class labels as integers, or None; a path is read as the command reads it."""
     if value is None:
         return None
-    array = _read(Path(value)) if isinstance(value, str | os.PathLike) else np.asarray(value)
-    if array.dtype.kind not in "iub":
+    if isinstance(value, str | os.PathLike):
+        value = _read(Path(value))
+    return [label for part in _parts(value) for label in part]
+
+
+def _parts(value: Any) -> Iterator[list[int]]:
+    """Yield the labels of an array; of a list of arrays, those of each, whatever their lengths."""
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        if not isinstance(value, list | tuple):
+            raise _error(f"are no array: {error}") from error
+        array = np.empty(len(value), dtype=object)
+        array[:] = value  # of different lengths
+    if array.dtype.kind == "O" and array.ndim > 0:
+        for item in array:
+            yield from _parts(item)
+    elif array.dtype.kind in "iub" or array.size == 0:
+        yield array.astype(np.int64).ravel().tolist()
+    else:
         raise _error(f"are of {array.dtype}, expected whole numbers, or a path of a file with them")
-    found: list[int] = array.astype(np.int64).ravel().tolist()
-    return found
 
 
 def _read(path: Path) -> npt.NDArray[Any]:

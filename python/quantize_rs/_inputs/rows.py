@@ -78,6 +78,15 @@ def _joined(samples: list[dict[str, Any]], inputs: ModelInputs) -> list[Array]:
         return encoded_images([sample[name] for sample in samples], inputs)
     if len(samples) == 1:
         return [array_of(name, value) for name, value in first.items()]
+    for name in first:
+        shapes = [one[name].shape[1:] for one in samples]
+        other = next((shape for shape in shapes if shape != shapes[0]), None)
+        if other is not None:
+            what = (
+                f"the model takes {inputs.batch} rows at a time, and those of input {name!r} have "
+                f"the shapes {shapes[0]} and {other}: pad them to one"
+            )
+            raise CalibrationError(what, category="input_mismatch")
     return [array_of(name, np.concatenate([one[name] for one in samples])) for name in first]
 
 
