@@ -668,3 +668,44 @@ def test_a_file_that_is_hardly_smaller_is_warned_about() -> None:
     report = quantize_rs.convert_float16(snake("square"), None, exclude=["conv0"])
     assert codes(report)["power1"] == "reads_large"
     assert any("not clearly smaller" in warning for warning in report.warnings)
+
+
+def test_a_state_of_zeros_is_validated() -> None:
+    """As Keras begins a recurrent layer: a ConstantOfShape without an element of its own."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["zeros"], "state"),
+        helper.make_node("Add", ["x", "zeros"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"]),
+    ]
+    made = model(nodes, [weight("w", 32, 32)], ["n", 32])
+    report = converted(made)
+    assert report.model is not None
+    assert quantize_rs.validate(made, report.model)
+    wrong = onnx.load_from_string(report.model)
+    (state,) = (node for node in wrong.graph.node if node.op_type == "ConstantOfShape")
+    state.attribute[0].t.CopyFrom(numpy_helper.from_array(np.ones(1, np.float16)))
+    assert not quantize_rs.validate(made, wrong)
+
+
+def test_a_branch_that_reads_an_input_is_validated() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        return helper.make_graph(
+            [helper.make_node("MatMul", ["x", f"w_{name}"], [name])],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, None)],
+        )
+
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("If", ["c"], ["i"], then_branch=branch("a"), else_branch=branch("b")),
+        helper.make_node("Add", ["m", "i"], ["y"]),
+    ]
+    yes = numpy_helper.from_array(np.array(True), "c")
+    weights = [weight(name, 32, 32) for name in ("w", "w_a", "w_b")]
+    made = onnx.load_from_string(model(nodes, [yes, *weights], ["n", 32]))
+    made.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    report = quantize_rs.convert_float16(made, None)
+    assert report.model is not None
+    assert quantize_rs.validate(made, report.model)

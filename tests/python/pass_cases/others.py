@@ -89,6 +89,19 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         2,
     ),
+    "a_zero_point_behind_an_identity": (
+        "store_integers",
+        Odd(
+            [
+                node("Identity", "z", "same"),
+                node("QuantizeLinear", "w s same", "q"),
+                node("DequantizeLinear", "q s z", "d"),
+                node("MatMul", "x d"),
+            ],
+            {"w": normal(8, 4), "s": np.float32(0.05), "z": np.uint8(128)},
+        ),
+        2,
+    ),
     "factors_of_a_gemm": (
         "fold_gemm_factors",
         Odd(
