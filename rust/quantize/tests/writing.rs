@@ -243,8 +243,12 @@ fn a_weight_that_its_type_cannot_represent_causes_a_warning() {
         let quantized = plan(&model, config).apply(&model, None).unwrap();
         quantized.report().warnings.join("\n")
     };
-    let four =
-        Config { weights: QType::Int4.into(), per_channel: Some(false), ..Config::default() };
+    let four = Config {
+        weights: QType::Int4.into(),
+        per_channel: Some(false),
+        symmetric: Some(true),
+        ..Config::default()
+    };
     assert!(warnings(four).contains(&format!("`{weight}`: ")), "4 bits");
     assert!(!warnings(Config::default()).contains(&weight));
 }

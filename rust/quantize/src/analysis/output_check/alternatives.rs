@@ -147,10 +147,14 @@ impl Check<'_> {
         };
         let names: Vec<&str> = op_types.into_iter().collect();
         let more = count(better.report()) - count(report);
+        let blocks = if config.block_size.is_none() {
+            format!("block_size=32 makes {few} bits more accurate, and ")
+        } else {
+            String::new()
+        };
         better.report_mut().warnings.push(format!(
             "{more} weights of {} get {ENOUGH_BITS} bits: with {few} bits an output had an SQNR of \
-             {:.1} dB. block_size=32 makes {few} bits more accurate, and layer_bits={{\"{}\": \
-             {few}}} asks for them all the same",
+             {:.1} dB. {blocks}layer_bits={{\"{}\": {few}}} asks for them all the same",
             names.join(" and "),
             measured.sqnr_db().unwrap_or(f64::NAN),
             names[0],
