@@ -216,7 +216,7 @@ def matrices() -> bytes:
         ("rounding=preserve_sums", {"bits": 4, "output_format": "matmul_nbits"}),
         ("rounding=preserve_sums", {"weights": "float16"}),
         ("rounding=preserve_sums", {"weights": "nf4", "output_format": "matmul_bnb4"}),
-        ("weight_method=hqq", {"bits": 4}),
+        ("weight_method=hqq", {"bits": 4, "symmetric": True}),
         ("weight_method=hqq", {"weights": "float8e4m3fn"}),
         ("weight_method=mse", {"weights": "float16"}),
     ],
