@@ -285,7 +285,7 @@ def test_the_error_has_the_candidate_that_comes_closest() -> None:
         graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10
     ).SerializeToString()
     data = rng.standard_normal((16, 64)).astype(np.float32)
-    options: dict[str, Any] = {"bits": 4, "validation_data": data}
+    options: dict[str, Any] = {"bits": 4, "symmetric": True, "validation_data": data}
     alone = []
     for index in range(4):
         names = [f"w{index}"]

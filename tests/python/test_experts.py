@@ -184,7 +184,7 @@ def test_the_router_is_quantized_where_an_option_names_it() -> None:
     assert weights(report) == (2, 3)
     (router,) = (row for row in report.weights if not row.quantized)
     assert router.name == "router"
-    assert "its products choose what node of `y` (MoE) takes" in router.why
+    assert "its products choose what node `node of y` (MoE) takes" in router.why
     named, report = quantized(model, layer_bits={"router": 4}, **options)
     assert domains(named) == {"QMoE", "MatMulNBits"}
     assert weights(report) == (3, 3)
@@ -432,9 +432,8 @@ def test_both_weights_of_a_mixture_are_measured_together() -> None:
         sizes = {layer.name: layer.bytes for layer in found.layers}
         elements = EXPERTS * INNER * HIDDEN
         assert all(elements / 2 < sizes[name] < 2 * elements for name in ("one", "other"))
-    kept = quantize_rs.quantize(
-        model, None, bits=4, calibration_data=samples, min_sqnr=16, allow_larger=True, **nbits
-    )
+    named: dict[str, Any] = {"layer_bits": {"router": 4}, "allow_larger": True, **nbits}
+    kept = quantize_rs.quantize(model, None, bits=4, calibration_data=samples, min_sqnr=16, **named)
     assert kept.accuracy_control is not None
     assert [layer.name for layer in kept.accuracy_control.float_layers] == ["router"]
     assert kept.model is not None
