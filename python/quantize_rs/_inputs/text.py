@@ -31,7 +31,8 @@ class TextSamples:
     ----------
     texts : path, or iterable of str or of dict
         A ``.txt`` file with a text on each line; a ``.jsonl``, Parquet or Arrow file with a column
-        of texts; or the texts. Empty lines are skipped.
+        of texts; or the texts. Empty lines are skipped. A list is one of files if each of its
+        items is a path object, has the ending of a known format, or names a file.
     tokenizer : path or tokenizers.Tokenizer
         A ``tokenizer.json``, its folder, or an object; also a fast tokenizer of `transformers`.
     max_length : int
