@@ -5,16 +5,16 @@
 
 use quantize_rs_onnx::{NodeProto, canonical_domain};
 
+use crate::graph::ops::{MICROSOFT, rule};
+use crate::options::HalfType;
+use Defined::{Never, Since};
+
 /// Since which opset of its domain an operator is defined for a type.
 #[derive(Clone, Copy)]
 enum Defined {
     Since(i64),
     Never,
 }
-
-use crate::graph::ops::{MICROSOFT, rule};
-use crate::options::HalfType;
-use Defined::{Never, Since};
 
 /// What an operator takes.
 struct OperatorRow {
