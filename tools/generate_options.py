@@ -126,7 +126,8 @@ def rows_module() -> str:
         found = row["only_with"] or {}
         needs = ""
         if "given" in found:
-            needs = f"needs=Needs({found['text']!r}, given={tuple(found['given'])!r})"
+            unless = f", unless={found['unless']!r}" if "unless" in found else ""
+            needs = f"needs=Needs({found['text']!r}, given={tuple(found['given'])!r}{unless})"
         elif found:
             option, values = found["option"], tuple(found["values"])
             needs = f"needs=Needs({found['text']!r}, option={option!r}, values={values!r})"

@@ -265,8 +265,6 @@ def quantize(
     control = accuracy_check(found)
     found.reject_unused()
     calibration_data, engine = found["calibration_data"], found["engine"]
-    if calibration_data is None:
-        _reject_rounding(found)
     if calibration_data is None and not isinstance(engine, str):
         what = "engine is an object, which runs the model on calibration_data and does not evaluate"
         raise OptionError(what, option="engine")
@@ -584,14 +582,6 @@ def model_info(input_path: ModelSource) -> ModelInfo:
     (17, ['image'], ['logits'])
     """
     return open_model(input_path).info
-
-
-def _reject_rounding(found: Resolved) -> None:
-    """Reject options about rounding with samples, which have no effect without any."""
-    for name in ("weight_algorithm", "rounding_effort", "memory_limit", "resume_rounding"):
-        if name in found.given and found[name] != "nearest":
-            what = f"{found.given[name]} has no effect without calibration_data"
-            raise OptionError(what, option=name)
 
 
 def _saved(

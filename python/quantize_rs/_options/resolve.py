@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import OptionError
 from .default import is_default
-from .row import Row
+from .row import Needs, Row
 from .table import ALIASES, OPTIONS, canonical, unknown
 
 __all__ = ["Resolved", "resolve", "with_aliases"]
@@ -37,24 +37,30 @@ class Resolved:
     def reject_unused(self, *, exempt: Collection[str] = ()) -> None:
         """Raise an `OptionError` for the first option that has no effect beside the others.
 
-        What `exempt` names, and the options of the plan, are checked elsewhere.
+        What `exempt` names is checked elsewhere, and so is what depends on an option of the plan.
         """
         for name in self.given:
-            row = OPTIONS[name]
-            if name in exempt or row.cls == "QuantizeOptions" or row.needs is None:
+            needs = OPTIONS[name].needs
+            if name in exempt or needs is None:
                 continue
-            if not self._holds(row):
-                what = f"{name} has no effect without{row.needs.text.removeprefix('with')}"
+            if needs.option is not None and OPTIONS[needs.option].cls == "QuantizeOptions":
+                continue
+            if not self._holds(name, needs):
+                what = f"{name} has no effect without {self._needed(needs)}"
                 raise OptionError(what, option=name)
 
-    def _holds(self, row: Row) -> bool:
-        needs = row.needs
-        if needs is None:
-            return True
+    def _holds(self, name: str, needs: Needs) -> bool:
         if needs.option is None:
-            return any(self.values[name] is not None for name in needs.given)
+            by_itself = needs.unless is not None and self.values[name] == needs.unless
+            return by_itself or any(self.values[other] is not None for other in needs.given)
         value = self.values[needs.option]
         return isinstance(value, str) and value in needs.values
+
+    def _needed(self, needs: Needs) -> str:
+        if needs.option is None:
+            taken = [name for name in needs.given if _takes(self.function, OPTIONS[name])]
+            return " or ".join(taken)
+        return needs.text.removeprefix("with ")
 
 
 def resolve(

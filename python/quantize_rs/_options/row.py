@@ -6,10 +6,14 @@ from typing import Any, NamedTuple
 
 
 class Needs(NamedTuple):
-    """A condition: one of some options is given, or one option has one of some values."""
+    """A condition: one of some options is given, or one option has one of some values.
+
+    Where the option itself has the value `unless`, no other needs to be given.
+    """
 
     text: str
     given: tuple[str, ...] = ()
+    unless: str | None = None
     option: str | None = None
     values: tuple[str, ...] = ()
 

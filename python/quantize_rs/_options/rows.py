@@ -97,6 +97,11 @@ ROWS: tuple[Row, ...] = (
         nullable=False,
         empty=False,
         verbs=("quantize", "calibrate"),
+        needs=Needs(
+            "with calibration_data or ranges, unless it is nearest",
+            given=("calibration_data", "ranges"),
+            unless="nearest",
+        ),
     ),
     Row(
         name="rounding_effort",
@@ -107,6 +112,7 @@ ROWS: tuple[Row, ...] = (
         nullable=False,
         empty=False,
         verbs=("quantize", "calibrate"),
+        needs=Needs("with calibration_data or ranges", given=("calibration_data", "ranges")),
     ),
     Row(
         name="memory_limit",
@@ -117,6 +123,7 @@ ROWS: tuple[Row, ...] = (
         nullable=False,
         empty=False,
         verbs=("quantize", "calibrate"),
+        needs=Needs("with calibration_data or ranges", given=("calibration_data", "ranges")),
     ),
     Row(
         name="resume_rounding",
@@ -127,6 +134,7 @@ ROWS: tuple[Row, ...] = (
         nullable=True,
         empty=False,
         verbs=("quantize", "calibrate"),
+        needs=Needs("with calibration_data or ranges", given=("calibration_data", "ranges")),
     ),
     Row(
         name="native_int4",

@@ -20,7 +20,7 @@ use crate::options::{self, ActivationOptions};
 use crate::output_check::Calibrated;
 use crate::output_file::{self, OutputFile};
 use crate::recipe::RecipeArguments;
-use crate::samples::SampleArguments;
+use crate::samples::{SAMPLING, SampleArguments};
 use crate::{output_check, output_path, plan, ranges, run_on_samples, summary, text};
 
 /// What the default name of the result says.
@@ -101,9 +101,6 @@ pub(crate) struct CalibrateArguments {
     pub(crate) options: ActivationOptions,
 }
 
-/// The options of samples, which have no effect beside ranges.
-const SAMPLES: [&str; 5] = ["calibration_data", "limit", "num_samples", "sample_shape", "seed"];
-
 /// What becomes of the samples.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Calibration")]
@@ -112,7 +109,8 @@ pub(crate) struct RangesArguments {
         long,
         value_name = "FILE",
         // clap requires nothing that conflicts with what was typed.
-        conflicts_with_all = SAMPLES,
+        conflicts_with = "calibration_data",
+        conflicts_with_all = SAMPLING,
         help = options::help("ranges")
     )]
     pub(crate) ranges: Option<PathBuf>,

@@ -13,6 +13,9 @@ use crate::options;
 /// The word for random samples. A file of this name can be given as `./random`.
 const RANDOM: &str = "random";
 
+/// Options that say which samples are used.
+pub(crate) const SAMPLING: [&str; 4] = ["limit", "num_samples", "sample_shape", "seed"];
+
 /// The default number of random samples.
 const NUM_SAMPLES: usize = 100;
 

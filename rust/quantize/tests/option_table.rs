@@ -54,14 +54,11 @@ fn every_option_says_what_it_is() {
         let in_python = row.is_on(Surface::Python);
         assert_eq!(in_python, row.example.starts_with(&format!("{name}=")), "{name}: its example");
         let named = row.conflicts.iter().copied().chain(
-            match row.only_with {
-                Some(options::Condition::Given(names) | options::Condition::Without(names)) => {
-                    names
-                }
-                _ => &[],
-            }
-            .iter()
-            .copied(),
+            row.only_with
+                .and_then(|condition| condition.given())
+                .unwrap_or_default()
+                .iter()
+                .copied(),
         );
         for other in named {
             assert!(options::find(other).is_some_and(|row| row.name == other), "{name}: {other}");
@@ -95,6 +92,19 @@ fn an_option_that_needs_a_value_of_another_has_an_effect_where_that_is_the_defau
     assert!(options::unused(&Given::from([float16]), &[Verb::Quantize]).is_empty());
     let unused = options::unused(&Given::from([("seed", json!(1))]), &[Verb::Quantize]);
     assert_eq!(unused[0].why, "without calibration_data=random");
+}
+
+#[test]
+fn options_about_rounding_have_an_effect_with_samples_or_by_themselves() {
+    let why = |name: &'static str, value: Value, verb: Verb| {
+        let unused = options::unused(&Given::from([(name, value)]), &[verb]);
+        unused.into_iter().next().map(|unused| unused.why)
+    };
+    let effort = |verb| why("rounding_effort", json!("best"), verb);
+    assert_eq!(effort(Verb::Quantize).as_deref(), Some("without calibration_data"));
+    assert_eq!(effort(Verb::Calibrate).as_deref(), Some("without calibration_data or ranges"));
+    assert!(why("weight_algorithm", json!("gptq"), Verb::Quantize).is_some());
+    assert_eq!(why("weight_algorithm", json!("nearest"), Verb::Quantize), None);
 }
 
 #[test]

@@ -5,13 +5,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, Id};
-use quantize_rs::options::{self, Kind, OptionRow, ROUNDING, Surface};
+use quantize_rs::options::{self, Kind, OptionRow, Surface, is_for_rounding};
 use quantize_rs::{Format, WeightAlgorithm};
 
 use super::node::{At, Node, Wrong};
 use crate::args;
 use crate::engine::EngineArguments;
 use crate::images::ImageArguments;
+use crate::samples::SAMPLING;
 
 /// The fraction of the accuracy that has to be kept: 0.99 is `max_accuracy_drop: 0.01`.
 const ACCURACY_THRESHOLD: &str = "accuracy_threshold";
@@ -36,9 +37,6 @@ const ALONE: &str = "mode: weights";
 /// Flags that a file cannot set.
 pub(crate) const TYPED_ONLY: &[&str] =
     &["model", "output", "force", "dry_run", "compare_methods", "save_recipe"];
-
-/// Options that say which samples are used.
-const SAMPLING: [&str; 4] = ["limit", "num_samples", "sample_shape", "seed"];
 
 /// A part of a file, which has other keys besides options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -284,7 +282,7 @@ impl Keys {
             )
         } else if SAMPLING.contains(&&*option.id) {
             format!("`{key}` says which samples are used: no model has `calibration_data`")
-        } else if ROUNDING.contains(&&*option.id) {
+        } else if is_for_rounding(&option.id) {
             format!("`{key}` is for rounding with samples: no model has `calibration_data`")
         } else if calibrated {
             format!(
@@ -377,7 +375,7 @@ impl Keys {
                 continue;
             }
             // So do those about rounding with samples, unless a model says that it uses none.
-            let rounds = ROUNDING.contains(&arg.get_id().as_str()) && !rounds_to_nearest(option);
+            let rounds = is_for_rounding(arg.get_id().as_str()) && !rounds_to_nearest(option);
             if rounds && !own.iter().chain(general).any(measured) {
                 continue;
             }

@@ -20,6 +20,11 @@ const WEIGHTS_ALONE: &[Verb] = &[Verb::Quantize];
 
 const WITH_ACTIVATIONS: &[Verb] = &[Verb::Calibrate];
 
+/// What weights are rounded with: samples, or their moments in the ranges of shards.
+pub(super) const ROUNDED_WITH: &[&str] = &["calibration_data", "ranges"];
+
+const ROUNDING: Condition = Condition::Given(ROUNDED_WITH);
+
 options! {
     /// What to quantize, and to what.
     ///
@@ -261,6 +266,7 @@ options! {
     /// layers. `nearest` ignores the samples.
     option weight_algorithm: WeightAlgorithm = WeightAlgorithm::Auto => {
         default_text: Some("auto"),
+        only_with: Some(Condition::GivenUnless(ROUNDED_WITH, "nearest")),
         example: "weight_algorithm=\"nearest\"",
         flag: Flag { value_name: Some("ALGORITHM"), ..Flag::PLAIN },
     };
@@ -274,6 +280,7 @@ options! {
     option rounding_effort: RoundingEffort = RoundingEffort::Balanced => {
         default_text: Some("balanced"),
         aliases: &["effort"],
+        only_with: Some(ROUNDING),
         example: "rounding_effort=\"best\"",
         flag: Flag { value_name: Some("EFFORT"), ..Flag::PLAIN },
     };
@@ -285,6 +292,7 @@ options! {
     /// what a model takes.
     option memory_limit: u64 = 1 << 29 => {
         default_text: Some("536870912, which is half a gigabyte"),
+        only_with: Some(ROUNDING),
         example: "memory_limit=4_000_000_000",
         flag: Flag { value_name: Some("BYTES"), ..Flag::PLAIN },
     };
@@ -295,6 +303,7 @@ options! {
     #[serde(skip)]
     option resume_rounding: Option<PathBuf> = None => {
         default_text: Some("no file"),
+        only_with: Some(ROUNDING),
         example: "resume_rounding=\"rounded.jsonl\"",
         flag: Flag { value_name: Some("FILE"), ..Flag::PLAIN },
     };

@@ -54,7 +54,7 @@ pub use row::{Choice, Class, Condition, Flag, Group, Kind, OptionRow, Setter, Su
 pub use shard::Shard;
 pub use table::{ALL, Given, Unused, closest, find, of_group, rows, to_json, unused};
 pub use target::{Bias, Placement, Profile, Target};
-pub use unused_rounding::{ROUNDING, unused_without_samples};
+pub use unused_rounding::{is_for_rounding, unused_without_samples};
 pub use value::{Bits, CheckMode, EngineName, Fraction, OptionType, Passes, SamplesPath, Width};
 pub use weight_algorithm::WeightAlgorithm;
 pub use weight_type::{MicroLayout, MicroRow, PartialRow, PartialType, WeightType};

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::row::Verb;
 use super::table::{self, Given, Unused, find};
 use super::value::Width;
-use super::{Config, Target, unused_rounding};
+use super::{Config, OptionRow, Target, unused_rounding};
 use crate::QuantizeError;
 use crate::options::value::OptionType;
 
@@ -40,10 +40,14 @@ impl Config {
             }
         }
         check_bits(given, &config)?;
-        // Options that this verb does not take are for its command to refuse.
+        // Options that this verb does not take, or whose effect depends on those of other stages,
+        // are for its command to refuse.
         let unused = table::unused(given, &Verb::ALL).into_iter();
-        let mut unused =
-            unused.filter(|unused| find(unused.name).is_some_and(|row| row.set.is_some()));
+        let is_here = |row: &OptionRow| {
+            let elsewhere = row.only_with.and_then(|condition| condition.given());
+            row.set.is_some() && elsewhere.is_none()
+        };
+        let mut unused = unused.filter(|unused| find(unused.name).is_some_and(is_here));
         let rounding = unused_rounding::unused(given, &config);
         if let Some(Unused { name, why }) = unused.next().or(rounding) {
             return Err(QuantizeError::option(name, format!("has no effect {why}")));

@@ -296,8 +296,8 @@ pub enum Condition {
     Given(&'static [&'static str]),
     /// An option has one of these values.
     Value(&'static str, &'static [&'static str]),
-    /// None of these options is given.
-    Without(&'static [&'static str]),
+    /// At least one of these options is given, or the option has this value.
+    GivenUnless(&'static [&'static str], &'static str),
 }
 
 impl Condition {
@@ -310,7 +310,17 @@ impl Condition {
                     values.iter().map(|value| format!("{name}={value}")).collect();
                 format!("with {}", values.join(" or "))
             }
-            Condition::Without(names) => format!("without {}", names.join(" and ")),
+            Condition::GivenUnless(names, value) => {
+                format!("with {}, unless it is {value}", names.join(" or "))
+            }
+        }
+    }
+
+    /// The options of which one must be given.
+    pub fn given(&self) -> Option<&'static [&'static str]> {
+        match self {
+            Condition::Given(names) | Condition::GivenUnless(names, _) => Some(names),
+            Condition::Value(..) => None,
         }
     }
 }

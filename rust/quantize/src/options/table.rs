@@ -79,9 +79,17 @@ pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
             let names: Vec<&str> = verbs.iter().map(|verb| verb.name()).collect();
             return Some(format!("with {}", names.join(" or ")));
         }
+        let without = |names: &[&str]| {
+            let taken = |name: &&&str| {
+                find(name).is_some_and(|row| row.verbs.iter().any(|verb| verbs.contains(verb)))
+            };
+            let taken: Vec<&str> = names.iter().filter(taken).copied().collect();
+            (!names.iter().any(is_given)).then(|| format!("without {}", taken.join(" or ")))
+        };
         match row.only_with? {
-            Condition::Given(names) if names.iter().any(is_given) => None,
-            Condition::Given(names) => Some(format!("without {}", names.join(" or "))),
+            Condition::Given(names) => without(names),
+            Condition::GivenUnless(_, value) if given[row.name] == value => None,
+            Condition::GivenUnless(names, _) => without(names),
             Condition::Value(name, values) => {
                 let default = find(name).map(|row| (row.default)());
                 let found = given.get(name).filter(|value| !value.is_null()).or(default.as_ref());
@@ -89,9 +97,6 @@ pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
                 let holds = found.is_some_and(|found| values.contains(&found));
                 let values = values.iter().map(|value| format!("{name}={value}"));
                 (!holds).then(|| format!("without {}", values.collect::<Vec<_>>().join(" or ")))
-            }
-            Condition::Without(names) => {
-                names.iter().find(|name| is_given(name)).map(|name| format!("with {name}"))
             }
         }
     };
@@ -161,7 +166,9 @@ fn condition_to_json(condition: &Condition) -> Value {
     match condition {
         Condition::Given(names) => json!({ "given": names, "text": text }),
         Condition::Value(name, values) => json!({ "option": name, "values": values, "text": text }),
-        Condition::Without(names) => json!({ "without": names, "text": text }),
+        Condition::GivenUnless(names, value) => {
+            json!({ "given": names, "unless": value, "text": text })
+        }
     }
 }
 
