@@ -8,7 +8,8 @@ use quantize_rs_math::{Deviation, Metrics};
 use quantize_rs_onnx::{DataType, Model, Tensor, topological};
 use serde::{Deserialize, Serialize};
 
-use super::compare::{other_shape, same_inputs};
+use super::output_deviation::other_shape;
+use super::outputs::same_inputs;
 use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
 use crate::calibrate::padding::{PaddingMask, counted};

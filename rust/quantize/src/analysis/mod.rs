@@ -13,7 +13,9 @@ mod lost_channels;
 pub(crate) mod mixed_precision;
 mod outliers;
 mod output_check;
+mod output_deviation;
 mod output_metric;
+mod outputs;
 pub mod recommend;
 mod recorded;
 mod scores;
@@ -30,8 +32,8 @@ pub use recommend::{
 };
 
 pub(crate) use crate::calibrate::pair::SliceSamples;
+pub(crate) use compare::not_finite;
 pub use compare::{CompareOptions, Comparison, compare};
-pub(crate) use compare::{not_finite, outputs};
 pub use half_precision::{
     HalfOptions, HalfPrecision, HalfReport, convert_half, convert_half_with_samples,
 };
@@ -44,6 +46,7 @@ pub use outliers::{
 };
 pub use output_check::CheckSamples;
 pub use output_metric::{MetricHandle, OutputMetric, OutputValue, SampleOutputs};
+pub(crate) use outputs::outputs;
 pub use sensitivity::{
     LayerRow, Metric, Sensitivity, SensitivityOptions, sensitivity, weight_sensitivity,
 };

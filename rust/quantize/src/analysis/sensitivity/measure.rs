@@ -12,7 +12,7 @@ use quantize_rs_onnx::{Model, Tensor};
 
 use super::LayerRow;
 use super::pieces::{Piece, PreparedPiece};
-use crate::analysis::compare::{OutputDeviation, other_shape, row};
+use crate::analysis::output_deviation::{OutputDeviation, other_shape, row};
 use crate::analysis::output_metric::{MetricHandle, SampleOutputs};
 use crate::analysis::recorded::{RecordedValues, Value};
 use crate::calibrate::engine::{Engine, Sample, ValueSink};
