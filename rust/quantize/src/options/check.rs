@@ -77,7 +77,7 @@ impl Config {
 
     /// Refuses options that the target or the output format does not allow.
     fn check_activation_options(&self) -> Result<(), QuantizeError> {
-        let target = self.target.unwrap_or(Target::X86);
+        let target = self.effective_target();
         if self.quantize_bias == Some(true) && target.profile().bias == Bias::Float {
             let what = format!("is true, but {target} adds biases in float");
             return Err(QuantizeError::option("quantize_bias", what));

@@ -11,6 +11,7 @@
 mod check;
 pub mod config;
 mod declare;
+mod effective;
 mod flag_names;
 pub(crate) mod format;
 pub(crate) mod half_type;
