@@ -57,6 +57,7 @@ ROWS: tuple[Row, ...] = (
         nullable=True,
         empty=False,
         verbs=("quantize", "calibrate"),
+        needs=Needs("with output_format=qdq", option="output_format", values=("qdq",)),
     ),
     Row(
         name="block_size",
@@ -444,6 +445,7 @@ ROWS: tuple[Row, ...] = (
         nullable=False,
         empty=False,
         verbs=("calibrate",),
+        needs=Needs("with output_format=qdq", option="output_format", values=("qdq",)),
     ),
     Row(
         name="onnxruntime_names",

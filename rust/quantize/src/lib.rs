@@ -98,9 +98,9 @@ pub use legacy::{
 };
 pub use options::config;
 pub use options::{
-    Below, Bias, Config, Format, FormatRow, HalfType, KvCacheType, Method, MicroLayout, MicroRow,
-    MixedLayers, PartialRow, PartialType, Placement, Profile, RoundedFor, Rounding, RoundingEffort,
-    Shard, Target, WeightAlgorithm, WeightType,
+    Below, Bias, Config, Format, FormatActivations, FormatRow, HalfType, KvCacheType, Method,
+    MicroLayout, MicroRow, MixedLayers, PartialRow, PartialType, Placement, Profile, RoundedFor,
+    Rounding, RoundingEffort, Shard, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

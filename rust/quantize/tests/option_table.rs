@@ -2,8 +2,8 @@
 
 use std::fs;
 
-use quantize_rs::Config;
 use quantize_rs::options::{self, Given, OptionRow, Surface, Verb};
+use quantize_rs::{Config, Format, HalfType};
 use serde_json::{Value, json};
 
 /// `QUANTIZE_RS_WRITE=1 cargo test -p quantize-rs --test option_table` writes the files.
@@ -105,6 +105,22 @@ fn options_about_rounding_have_an_effect_with_samples_or_by_themselves() {
     assert_eq!(effort(Verb::Calibrate).as_deref(), Some("without calibration_data or ranges"));
     assert!(why("weight_algorithm", json!("gptq"), Verb::Quantize).is_some());
     assert_eq!(why("weight_algorithm", json!("nearest"), Verb::Quantize), None);
+}
+
+#[test]
+fn a_configuration_with_an_option_without_effect_is_refused() {
+    let dynamic = Config { output_format: Format::Dynamic, ..Config::default() };
+    let refused = [
+        Config { float_type: Some(HalfType::Float16), ..dynamic.clone() },
+        Config { narrow_range: Some(true), ..dynamic.clone() },
+        Config { dedicated_qdq_pairs: true, ..dynamic.clone() },
+        Config { dynamic_lstm: true, ..Config::default() },
+    ];
+    assert!(dynamic.check().is_ok());
+    for config in refused {
+        let error = config.check().expect_err("no effect").to_string();
+        assert!(error.contains("has no effect without output_format="), "{error}");
+    }
 }
 
 #[test]

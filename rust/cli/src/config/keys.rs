@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Arg, ArgAction, Args, Id};
 use quantize_rs::options::{self, Kind, OptionRow, Surface, is_for_rounding};
-use quantize_rs::{Format, WeightAlgorithm};
+use quantize_rs::{Format, FormatActivations, WeightAlgorithm};
 
 use super::node::{At, Node, Wrong};
 use crate::args;
@@ -456,7 +456,8 @@ impl Keys {
 /// is for the other models.
 fn runs_uncalibrated(option: &Choice) -> bool {
     let Node::Text(name) = &option.value.value else { return false };
-    let format = || name.parse::<Format>().is_ok_and(|format| !format.row().calibrated);
+    let never = |format: Format| format.row().activations == FormatActivations::Never;
+    let format = || name.parse::<Format>().is_ok_and(never);
     option.id == "output_format" && format()
 }
 

@@ -6,17 +6,26 @@ use quantize_rs_math::{QType, WeightMethod};
 
 use super::config::signed;
 use super::format::ONNX_RUNTIME;
+use super::table::{Given, unused_in_config};
 use super::target::{Bias, Placement};
 use super::{Config, Format, OptionRow, Override, Target, WeightType, Width};
 use crate::QuantizeError;
 
 impl Config {
-    /// Refuses numbers outside of the range that their row allows.
-    fn check_ranges(&self) -> Result<(), QuantizeError> {
-        let values = serde_json::to_value(self)
+    /// Refuses what the rows of the options do not allow: numbers outside of their range, and
+    /// options that have no effect beside the others.
+    fn check_rows(&self) -> Result<(), QuantizeError> {
+        let mut values = serde_json::to_value(self)
             .map_err(|error| QuantizeError::option("config", error.to_string()))?;
-        let given = |row: &OptionRow| values.get(row.name).map_or(Ok(()), |v| row.check_range(v));
-        Self::ROWS.iter().try_for_each(given)
+        let own = |row: &OptionRow| Some((row.name, values.get_mut(row.name)?.take()));
+        let given: Given = Self::ROWS.iter().filter_map(own).collect();
+        Self::ROWS.iter().try_for_each(|row| {
+            given.get(row.name).map_or(Ok(()), |value| row.check_range(value))
+        })?;
+        match unused_in_config(&given) {
+            Some(unused) => Err(unused.into()),
+            None => Ok(()),
+        }
     }
 
     /// Refuses options that contradict each other or cannot be met.
@@ -24,7 +33,7 @@ impl Config {
     /// # Errors
     /// The option, what it was, and what it may be.
     pub fn check(&self) -> Result<(), QuantizeError> {
-        self.check_ranges()?;
+        self.check_rows()?;
         self.output_format.check(self)?;
         self.check_overrides()?;
         if self.block_size.is_some() && self.activations.is_some() {
@@ -88,10 +97,6 @@ impl Config {
             let what =
                 format!("is for GroupQueryAttention of ONNX Runtime, and target is {target}");
             return Err(QuantizeError::option("kv_cache", what));
-        }
-        if self.dedicated_qdq_pairs && self.output_format != Format::Qdq {
-            let what = format!("is true, but output_format is {}", self.output_format);
-            return Err(QuantizeError::option("dedicated_qdq_pairs", what));
         }
         Ok(())
     }

@@ -223,6 +223,7 @@ options! {
     /// use it.
     option narrow_range: Option<bool> = None => {
         default_text: Some("true for 8 and 16 bits, false for 4 and 2"),
+        only_with: Some(Condition::Value("output_format", &["qdq"])),
         example: "narrow_range=False",
         flag: Flag { value_name: Some("BOOL"), ..Flag::PLAIN },
     };
@@ -505,6 +506,7 @@ options! {
     option dedicated_qdq_pairs: bool = false => {
         verbs: WITH_ACTIVATIONS,
         group: Group::Output,
+        only_with: Some(Condition::Value("output_format", &["qdq"])),
         example: "dedicated_qdq_pairs=True",
     };
 

@@ -51,48 +51,109 @@ pub struct FormatRow {
     pub name: &'static str,
     /// One line about it, for help texts.
     pub about: &'static str,
-    /// Types of weights that it holds; `None` for all that the operator set knows.
-    pub weights: Option<&'static [QType]>,
+    /// Which weights it holds.
+    pub weights: StoredWeights,
     /// Targets that read it; `None` for all.
     pub targets: Option<&'static [Target]>,
     /// Sizes of blocks that it can have; `None` where it has none.
     pub blocks: Option<(usize, usize)>,
     /// Whether it goes with activations whose ranges calibration finds.
-    pub calibrated: bool,
+    pub activations: FormatActivations,
     /// The operator set from which on it can be written.
     pub since: i64,
+}
+
+/// Which weights an output format holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StoredWeights {
+    /// All that the operator set knows.
+    Any,
+    /// Those of these types that use all of their values.
+    Whole(&'static [QType]),
+    /// Those of these types, also where they use a part of the values.
+    WholeOrPart(&'static [QType]),
+    /// Codes of 4 bits for 16 numbers.
+    Codes,
+}
+
+impl StoredWeights {
+    /// The types; `None` for all.
+    pub fn types(&self) -> Option<&'static [QType]> {
+        match self {
+            StoredWeights::Any => None,
+            StoredWeights::Whole(types) | StoredWeights::WholeOrPart(types) => Some(types),
+            StoredWeights::Codes => Some(&[QType::UInt4]),
+        }
+    }
+
+    fn holds(&self, found: &WeightType) -> bool {
+        let whole = matches!(found, WeightType::Of(_));
+        let taken = match self {
+            StoredWeights::Any => return true,
+            StoredWeights::Whole(_) => whole,
+            StoredWeights::WholeOrPart(_) => whole || found.layout().is_none(),
+            StoredWeights::Codes => found.codebook().is_some(),
+        };
+        let coded = *self == StoredWeights::Codes;
+        taken
+            && found.codebook().is_some() == coded
+            && self.types().is_none_or(|types| types.contains(&found.qtype()))
+    }
+
+    /// The names of the types, for messages.
+    fn names(&self) -> String {
+        let names: Vec<&str> = match self {
+            StoredWeights::Codes => Codebook::ALL.iter().map(|codebook| codebook.name()).collect(),
+            _ => self.types().unwrap_or_default().iter().map(|qtype| qtype.name()).collect(),
+        };
+        names.join(", ")
+    }
+}
+
+/// Whether activations are quantized with ranges from calibration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FormatActivations {
+    /// They are not.
+    Never,
+    /// They may be.
+    Optional,
+    /// They have to be, in one of these types.
+    Required(&'static [QType]),
 }
 
 /// Targets that have ONNX Runtime's own operators.
 pub(crate) const ONNX_RUNTIME: &[Target] =
     &[Target::X86, Target::X86Avx2, Target::Arm, Target::Web];
 
+/// The types of operators on integers.
+const EIGHT_BITS: &[QType] = &[QType::Int8, QType::UInt8];
+
 const ROWS: &[FormatRow] = &[
     FormatRow {
         format: Format::Qdq,
         name: "qdq",
         about: "QuantizeLinear and DequantizeLinear, which every runtime reads",
-        weights: None,
+        weights: StoredWeights::Any,
         targets: None,
         blocks: Some((16, 4096)),
-        calibrated: true,
+        activations: FormatActivations::Optional,
         since: 1,
     },
     FormatRow {
         format: Format::QOperator,
         name: "qoperator",
         about: "QLinearConv and similar operators, for runtimes that do not fuse qdq",
-        weights: Some(&[QType::Int8, QType::UInt8]),
+        weights: StoredWeights::Whole(EIGHT_BITS),
         targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Web, Target::Generic]),
         blocks: None,
-        calibrated: true,
+        activations: FormatActivations::Required(EIGHT_BITS),
         since: 10,
     },
     FormatRow {
         format: Format::MatMulNBits,
         name: "matmul_nbits",
         about: "weights of 2, 4 or 8 bits in blocks, for ONNX Runtime's MatMulNBits",
-        weights: Some(&[
+        weights: StoredWeights::WholeOrPart(&[
             QType::UInt2,
             QType::UInt4,
             QType::UInt8,
@@ -102,34 +163,34 @@ const ROWS: &[FormatRow] = &[
         ]),
         targets: Some(ONNX_RUNTIME),
         blocks: Some((16, 256)),
-        calibrated: false,
+        activations: FormatActivations::Never,
         since: 7,
     },
     FormatRow {
         format: Format::MatMulBnb4,
         name: "matmul_bnb4",
         about: "weights as nf4 or fp4 codes in blocks, for ONNX Runtime's MatMulBnb4",
-        weights: Some(&[QType::UInt4]),
+        weights: StoredWeights::Codes,
         targets: Some(ONNX_RUNTIME),
         blocks: Some((16, 256)),
-        calibrated: false,
+        activations: FormatActivations::Never,
         since: 7,
     },
     FormatRow {
         format: Format::Dynamic,
         name: "dynamic",
         about: "integer operators, with activations quantized at run time; needs no data",
-        weights: Some(&[QType::Int8, QType::UInt8]),
+        weights: StoredWeights::Whole(EIGHT_BITS),
         targets: Some(&[Target::X86, Target::X86Avx2, Target::Arm, Target::Web, Target::Generic]),
         blocks: None,
-        calibrated: false,
+        activations: FormatActivations::Never,
         since: 11,
     },
     FormatRow {
         format: Format::FakeQuant,
         name: "fake_quant",
         about: "QuantizeLinear and DequantizeLinear after weights that stay float, to train on",
-        weights: Some(&[
+        weights: StoredWeights::WholeOrPart(&[
             QType::Int8,
             QType::UInt8,
             QType::Int4,
@@ -141,7 +202,7 @@ const ROWS: &[FormatRow] = &[
         ]),
         targets: None,
         blocks: Some((16, 4096)),
-        calibrated: true,
+        activations: FormatActivations::Optional,
         since: 10,
     },
 ];
@@ -169,101 +230,99 @@ impl Format {
 
     /// Refuses options that the format does not support.
     pub(crate) fn check(self, config: &Config) -> Result<(), QuantizeError> {
-        let row = self.row();
-        let against = |option: &str, what: String| {
-            let what = format!("{what}; output_format is {self}");
-            Err(QuantizeError::option(option, what))
+        self.check_activations(config)?;
+        self.check_codes(config)?;
+        self.check_blocks(config)?;
+        self.check_weights(config)?;
+        self.check_target(config)
+    }
+
+    /// The error of an option that the format does not support.
+    fn against(self, option: &str, what: impl fmt::Display) -> QuantizeError {
+        QuantizeError::option(option, format!("{what}; output_format is {self}"))
+    }
+
+    fn check_activations(self, config: &Config) -> Result<(), QuantizeError> {
+        let what = match (self.row().activations, config.activations) {
+            (FormatActivations::Never, Some(_)) => {
+                "cannot be quantized by calibration here; `quantize` writes this".to_owned()
+            }
+            (FormatActivations::Required(_), None) => {
+                "are float, and operators on integers need quantized activations: calibrate, with \
+                 samples"
+                    .to_owned()
+            }
+            (FormatActivations::Required(types), Some(qtype)) if !types.contains(&qtype) => {
+                let names: Vec<&str> = types.iter().map(|qtype| qtype.name()).collect();
+                format!("are {qtype}, expected {}", names.join(" or "))
+            }
+            _ => return Ok(()),
         };
-        if !row.calibrated && config.activations.is_some() {
-            return against(
-                "activations",
-                "cannot be quantized by calibration here; `quantize` writes this".to_owned(),
-            );
+        Err(self.against("activations", what))
+    }
+
+    fn check_codes(self, config: &Config) -> Result<(), QuantizeError> {
+        if self.row().weights != StoredWeights::Codes {
+            return Ok(());
         }
-        if self == Format::MatMulBnb4 {
-            if config.symmetric == Some(false) {
-                return against("symmetric", "is false, and codes have no zero point".to_owned());
-            }
-            if config.per_channel == Some(true) {
-                return against("per_channel", "is true, and codes have blocks".to_owned());
-            }
+        if config.symmetric == Some(false) {
+            return Err(self.against("symmetric", "is false, and codes have no zero point"));
         }
-        if self == Format::QOperator {
-            match config.activations {
-                None => {
-                    let what = "are float, and operators on integers need quantized activations: \
-                                calibrate, with samples";
-                    return against("activations", what.to_owned());
-                }
-                Some(qtype) if qtype.bits() != 8 || qtype.is_float() => {
-                    return against("activations", format!("are {qtype}, expected int8 or uint8"));
-                }
-                Some(_) => {}
-            }
-        }
-        if let (Some(size), Some((least, most))) = (config.block_size, row.blocks)
-            && !(size.is_power_of_two() && (least..=most).contains(&size))
-        {
-            let what = format!("is {size}, expected a power of two from {least} to {most}");
-            return match self {
-                Format::Qdq => Err(QuantizeError::option("block_size", what)),
-                _ => against("block_size", what),
-            };
-        }
-        if config.block_size.is_some() && row.blocks.is_none() {
-            return against("block_size", "has no meaning here".to_owned());
-        }
-        if let Some(allowed) = row.weights {
-            let coded = self == Format::MatMulBnb4;
-            let names = || {
-                let codebooks = Codebook::ALL.iter().map(|codebook| codebook.name());
-                let names = allowed.iter().map(|qtype| qtype.name());
-                let names: Vec<&str> = if coded { codebooks.collect() } else { names.collect() };
-                names.join(", ")
-            };
-            // Integer operators have 8 bits.
-            let partial = !matches!(self, Format::Dynamic | Format::QOperator);
-            let holds = |found: &WeightType| {
-                let whole = matches!(found, WeightType::Of(_));
-                (whole || partial && found.layout().is_none())
-                    && allowed.contains(&found.qtype())
-                    && found.codebook().is_some() == coded
-            };
-            if !holds(&config.weights) {
-                let what = format!("is {}, expected one of {}", config.weights, names());
-                return against("weights", what);
-            }
-            let asked = config.layer_types.iter();
-            if let Some((text, found)) = asked.clone().find(|(_, found)| !holds(found)) {
-                let what = format!("gives `{text}` {found}, expected one of {}", names());
-                // People write both in one place.
-                return against("layer_bits", what);
-            }
-            let fits = |bits: u8| WeightType::signed(bits).is_some_and(|found| holds(&found));
-            if let Some((text, bits)) = config.layer_bits.iter().find(|(_, bits)| !fits(**bits)) {
-                let what = format!("gives `{text}` {bits} bits, expected one of {}", names());
-                return against("layer_bits", what);
-            }
-        }
-        if self != Format::Qdq && config.native_int4 == Some(false) {
-            return against("native_int4", "is false, but nothing is widened".to_owned());
-        }
-        if self != Format::Qdq && config.narrow_range.is_some() {
-            return against("narrow_range", "has no meaning here".to_owned());
-        }
-        if let (Some(target), Some(targets)) = (config.target, row.targets)
-            && !targets.contains(&target)
-        {
-            let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
-            return against("target", format!("is {target}, expected {}", names.join(" or ")));
-        }
-        if self != Format::Dynamic && config.dynamic_lstm {
-            return against("dynamic_lstm", "is true, but it is for dynamic alone".to_owned());
-        }
-        if self != Format::MatMulNBits && config.accuracy_level.is_some() {
-            return against("accuracy_level", "is an attribute of MatMulNBits alone".to_owned());
+        if config.per_channel == Some(true) {
+            return Err(self.against("per_channel", "is true, and codes have blocks"));
         }
         Ok(())
+    }
+
+    fn check_blocks(self, config: &Config) -> Result<(), QuantizeError> {
+        let Some(size) = config.block_size else { return Ok(()) };
+        let Some((least, most)) = self.row().blocks else {
+            return Err(self.against("block_size", "has no meaning here"));
+        };
+        if size.is_power_of_two() && (least..=most).contains(&size) {
+            return Ok(());
+        }
+        let what = format!("is {size}, expected a power of two from {least} to {most}");
+        Err(match self {
+            Format::Qdq => QuantizeError::option("block_size", what),
+            _ => self.against("block_size", what),
+        })
+    }
+
+    fn check_weights(self, config: &Config) -> Result<(), QuantizeError> {
+        let stored = self.row().weights;
+        let expected = || format!("expected one of {}", stored.names());
+        if !stored.holds(&config.weights) {
+            let what = format!("is {}, {}", config.weights, expected());
+            return Err(self.against("weights", what));
+        }
+        if let Some((text, found)) = config.layer_types.iter().find(|it| !stored.holds(it.1)) {
+            // People write both in one place.
+            let what = format!("gives `{text}` {found}, {}", expected());
+            return Err(self.against("layer_bits", what));
+        }
+        let fits = |bits: u8| WeightType::signed(bits).is_some_and(|found| stored.holds(&found));
+        let any = stored == StoredWeights::Any;
+        if let Some((text, bits)) = config.layer_bits.iter().find(|it| !any && !fits(*it.1)) {
+            let what = format!("gives `{text}` {bits} bits, {}", expected());
+            return Err(self.against("layer_bits", what));
+        }
+        if self != Format::Qdq && config.native_int4 == Some(false) {
+            let what = "is false, which has no effect without output_format=qdq";
+            return Err(self.against("native_int4", what));
+        }
+        Ok(())
+    }
+
+    fn check_target(self, config: &Config) -> Result<(), QuantizeError> {
+        match (config.target, self.row().targets) {
+            (Some(target), Some(targets)) if !targets.contains(&target) => {
+                let names: Vec<&str> = targets.iter().map(|target| target.name()).collect();
+                let what = format!("is {target}, expected {}", names.join(" or "));
+                Err(self.against("target", what))
+            }
+            _ => Ok(()),
+        }
     }
 }
 

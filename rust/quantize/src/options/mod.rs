@@ -39,7 +39,7 @@ pub(crate) mod weight_type;
 
 pub use config::Config;
 pub use flag_names::as_flags;
-pub use format::{Format, FormatRow};
+pub use format::{Format, FormatActivations, FormatRow, StoredWeights};
 pub use half_type::HalfType;
 pub use kv_cache_type::KvCacheType;
 pub use method::Method;

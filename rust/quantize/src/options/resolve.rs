@@ -3,9 +3,9 @@
 use serde_json::Value;
 
 use super::row::Verb;
-use super::table::{self, Given, Unused, find};
+use super::table::{Given, find, unused_in_config};
 use super::value::Width;
-use super::{Config, OptionRow, Target, unused_rounding};
+use super::{Config, Target, unused_rounding};
 use crate::QuantizeError;
 use crate::options::value::OptionType;
 
@@ -40,19 +40,12 @@ impl Config {
             }
         }
         check_bits(given, &config)?;
-        // Options that this verb does not take, or whose effect depends on those of other stages,
-        // are for its command to refuse.
-        let unused = table::unused(given, &Verb::ALL).into_iter();
-        let is_here = |row: &OptionRow| {
-            let elsewhere = row.only_with.and_then(|condition| condition.given());
-            row.set.is_some() && elsewhere.is_none()
-        };
-        let mut unused = unused.filter(|unused| find(unused.name).is_some_and(is_here));
-        let rounding = unused_rounding::unused(given, &config);
-        if let Some(Unused { name, why }) = unused.next().or(rounding) {
-            return Err(QuantizeError::option(name, format!("has no effect {why}")));
+        // Options that this verb does not take are for its command to refuse.
+        let unused = || unused_rounding::unused(given, &config);
+        match unused_in_config(given).or_else(unused) {
+            Some(unused) => Err(unused.into()),
+            None => Ok(config),
         }
-        Ok(config)
     }
 
     /// Adds bits or types for some weights, by name.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::row::{Condition, Group, Kind, OptionRow, Surface, Verb};
 use super::{Config, stages};
+use crate::QuantizeError;
 
 /// Every option, in the parts that declare them.
 ///
@@ -103,6 +104,24 @@ pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
     let rows = rows().into_iter().filter(|row| is_given(&row.name));
     let rows = rows.filter(|row| given[row.name] != (row.default)());
     rows.filter_map(|row| Some(Unused { name: row.name, why: why(row)? })).collect()
+}
+
+/// The first option of [`Config`] that has no effect beside its other ones. Options whose effect
+/// depends on those of other stages are for a command to refuse.
+pub(super) fn unused_in_config(given: &Given) -> Option<Unused> {
+    let is_here = |unused: &Unused| {
+        find(unused.name).is_some_and(|row| {
+            let elsewhere = row.only_with.and_then(|condition| condition.given());
+            row.set.is_some() && elsewhere.is_none()
+        })
+    };
+    unused(given, &Verb::ALL).into_iter().find(is_here)
+}
+
+impl From<Unused> for QuantizeError {
+    fn from(Unused { name, why }: Unused) -> QuantizeError {
+        QuantizeError::option(name, format!("has no effect {why}"))
+    }
 }
 
 /// The table as JSON: an array of objects, one for each option, for generators and other languages.

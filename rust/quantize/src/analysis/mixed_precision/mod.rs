@@ -246,7 +246,7 @@ impl MixedOptions {
 /// Rejects bit widths that a format has no type for.
 fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
     let qtype = config::signed("bits", bits)?.qtype();
-    let Some(known) = format.row().weights.filter(|known| !known.contains(&qtype)) else {
+    let Some(known) = format.row().weights.types().filter(|known| !known.contains(&qtype)) else {
         return Ok(());
     };
     let known: BTreeSet<u32> = known.iter().map(|qtype| qtype.bits()).collect();
