@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 import oracle
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
 from quantize_rs import (
@@ -281,6 +282,40 @@ def test_an_operator_that_the_engine_lacks_is_a_calibration_error() -> None:
     samples = [oracle.feeds("custom_domain")]
     with pytest.raises(CalibrationError, match="Sparkle"):
         quantize_rs.quantize_with_calibration(oracle.model("custom_domain"), None, samples)
+
+
+def test_an_input_of_strings_is_a_calibration_error() -> None:
+    keys = {"keys_strings": ["a", "b", "c"], "values_int64s": [0, 1, 2]}
+    nodes = [
+        helper.make_node("LabelEncoder", ["text"], ["at"], domain="ai.onnx.ml", **keys),
+        helper.make_node("Gather", ["table", "at"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "weight"], ["y"]),
+    ]
+    floats = np.random.default_rng(0).normal(0, 1, (3, 64)).astype(np.float32)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("text", TensorProto.STRING, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
+        [
+            numpy_helper.from_array(floats, "table"),
+            numpy_helper.from_array(np.tile(floats.T, (1, 22))[:, :64], "weight"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 2)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    samples = [{"text": np.array([letter], object)} for letter in "abc"]
+    calls: list[Callable[[], object]] = [
+        lambda: quantize_rs.quantize_with_calibration(model, None, samples),
+        lambda: quantize_rs.quantize_with_calibration(model, None, "random"),
+        lambda: quantize_rs.recommend(model, samples),
+    ]
+    said = r"string input, `text`.*weights alone"
+    for call in calls:
+        with pytest.raises(CalibrationError, match=said) as caught:
+            call()
+        assert caught.value.value == "text"
+    assert quantize_rs.quantize(model, None).model is not None
 
 
 def test_ranges_of_another_model_are_a_calibration_error(digits: Path, images: Path) -> None:

@@ -86,6 +86,7 @@ def sample_source(
             return _core.Source.random(count, shape, seed)
         case ImageFolder() if not paths.ending(data.path, paths.TAR):
             return image_source(data)
+    model.refuse_string_inputs()
     inputs = ModelInputs(model)
     if (rows := row_sources.opened(data, inputs)) is not None:
         # With a batch of several samples, a row may hold one or a whole batch.
@@ -116,6 +117,7 @@ def part_source(
     data: CalibrationData, model: _core.Model, shard: tuple[int, int]
 ) -> _core.Source | None:
     """Return the samples of a part where the others need not be read; None elsewhere."""
+    model.refuse_string_inputs()
     inputs = ModelInputs(model)
     if is_noise(data) or (rows := row_sources.divisible(data, inputs)) is None:
         return None

@@ -7,8 +7,11 @@ use bytes::Bytes;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
-use quantize_rs::{Below, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target};
+use quantize_rs::{
+    Below, InputSpec, ModelInfo, PreprocessedModel, Prune, QuantizeError, Request, Target,
+};
 use quantize_rs_onnx::GraphProto;
+use quantize_rs_runner::samples;
 
 use crate::gil;
 use crate::module_options::{ModuleConfigs, ModuleOptions};
@@ -44,6 +47,12 @@ impl Model {
     #[getter]
     fn path(&self) -> Option<&Path> {
         self.model.path()
+    }
+
+    /// Refuses a model with an input of strings, for which there are no samples.
+    fn refuse_string_inputs(&self, py: Python<'_>) -> PyResult<()> {
+        let inputs = InputSpec::of(&self.model);
+        gil::detached(py, None, || Ok::<_, QuantizeError>(samples::refuse_strings(&inputs)?))
     }
 
     /// Facts about the model.

@@ -111,6 +111,16 @@ pub enum CalibrationErrorKind {
         /// Its element type.
         dtype: &'static str,
     },
+    /// The model reads strings, and samples hold numbers.
+    #[error(
+        "the model has a string input, `{input}`, and samples hold numbers alone: cut off the part \
+         that reads strings, as with onnx.utils.extract_model, and use the rest with samples, or \
+         quantize weights alone, without samples"
+    )]
+    StringInput {
+        /// The input.
+        input: String,
+    },
     /// The engine does not support tensors of an element type.
     #[error("{engine} does not accept tensors of {dtype}")]
     UnsupportedType {
@@ -149,6 +159,7 @@ impl CalibrationErrorKind {
             | Self::UnknownInput { .. }
             | Self::RepeatedInput { .. }
             | Self::WrongInput { .. }
+            | Self::StringInput { .. }
             | Self::InputMismatch { .. } => "input_mismatch",
             Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",
             Self::Unsupported { .. }

@@ -57,6 +57,20 @@ pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>, shown: usize)
     format!("{}{tail}", listed.join(", "))
 }
 
+/// Refuses a model with an input of strings, which no sample can hold.
+///
+/// # Errors
+/// [`CalibrationErrorKind::StringInput`](Kind::StringInput) with the name of the first one.
+pub fn refuse_strings(inputs: &[InputSpec]) -> Result<(), CalibrationError> {
+    match inputs.iter().find(|input| input.dtype == Some(DataType::String)) {
+        Some(InputSpec { name, .. }) => {
+            let kind = Kind::StringInput { input: name.clone() };
+            Err(CalibrationError::new(kind).at_value(name))
+        }
+        None => Ok(()),
+    }
+}
+
 /// Checks that `sample` has exactly the inputs of the model, each of its type and shape.
 pub(crate) fn check(specs: &[InputSpec], sample: &Sample) -> Result<(), CalibrationError> {
     let inputs = || listed(specs.iter().map(|spec| spec.name.as_str()), 8);

@@ -24,6 +24,7 @@ use std::path::Path;
 use quantize_rs::{CalibrationError, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
+pub use crate::inputs::refuse_strings;
 pub use convert::convert;
 pub use diagnostics::SampleDiagnostics;
 pub use images::{
@@ -77,6 +78,7 @@ pub fn open(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
+    refuse_strings(inputs)?;
     if is_image_path(path) {
         return ImageFolder::new(path).open(inputs, limit);
     }
