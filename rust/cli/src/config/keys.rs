@@ -38,6 +38,9 @@ const ALONE: &str = "mode: weights";
 pub(crate) const TYPED_ONLY: &[&str] =
     &["model", "output", "force", "dry_run", "compare_methods", "save_recipe"];
 
+/// The option whose lists for all models and for one add up.
+const EXCLUDE: &str = "exclude";
+
 /// A part of a file, which has other keys besides options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Section {
@@ -84,8 +87,9 @@ A file has options for all models, and a list of models:
     skip_existing: true        # also continue_on_error, jobs
 
 Options have the names of the flags of `quantize` and `calibrate`, with _ for -: per_channel,
-layer_bits (a map or a list), exclude and include (lists). `smooth: false` is --no-smooth. Options
-of calibration may be in a map `calibration`. `mode: dynamic` is output_format: dynamic;
+layer_bits (a map or a list), exclude and include (lists; what is excluded for all models stays
+excluded in each). `smooth: false` is --no-smooth. Options of calibration may be in a map
+`calibration`. `mode: dynamic` is output_format: dynamic;
 `mode: weights` leaves activations in float even with `calibration_data`; `accuracy_threshold: 0.99`
 is max_accuracy_drop: 0.01. Other names of options:
 
@@ -383,7 +387,10 @@ impl Keys {
             if rounds && own.iter().any(rounds_to_nearest) {
                 continue;
             }
-            if own.iter().all(|other| other.id != option.id && !excludes(&other.id, &option.id)) {
+            // What is excluded for all stays excluded where a model excludes more.
+            let adds = option.id == EXCLUDE;
+            let other = |own: &Choice| own.id != option.id || adds;
+            if own.iter().all(|own| other(own) && !excludes(&own.id, &option.id)) {
                 self.write(arg, option, &mut args)?;
             }
         }

@@ -252,6 +252,26 @@ fn the_schema_of_files_has_every_option_by_each_of_its_names() {
 }
 
 #[test]
+fn what_is_excluded_for_all_models_stays_excluded_in_each() {
+    let folder = Folder::new();
+    let text = format!(
+        "excluded_layers: [conv1.weight]
+models:
+  - input: {DIGITS}
+    output: a.onnx
+    exclude: [conv2.weight]
+"
+    );
+    let answer = run(&["config", &file(&folder, "c.yaml", &text)]);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let out = folder.path("b.onnx");
+    let flags = ["--exclude", "conv1.weight,conv2.weight"];
+    let by_flags = run(&[&["quantize", DIGITS, "-o", &out][..], &flags].concat());
+    assert_eq!(by_flags.code, 0, "{by_flags:?}");
+    assert!(fs::read(folder.path("a.onnx")).expect("a") == fs::read(out).expect("b"));
+}
+
+#[test]
 fn overrides_stand_in_files() {
     let folder = Folder::new();
     let text = format!(
