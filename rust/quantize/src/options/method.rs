@@ -59,11 +59,13 @@ impl Method {
 impl FromStr for Method {
     type Err = QuantizeError;
 
+    /// In lower or upper case.
     fn from_str(text: &str) -> Result<Method, QuantizeError> {
-        if text == AUTO.0 {
+        let lower = text.to_lowercase();
+        if lower == AUTO.0 {
             return Ok(Method::Auto);
         }
-        range::find(text).map(|finder| Method::Finder(finder.into())).map_err(|error| {
+        range::find(&lower).map(|finder| Method::Finder(finder.into())).map_err(|error| {
             let what = match error {
                 MathError::UnknownMethod { .. } => unknown(text),
                 other => format!("is `{text}`: {other}"),
@@ -94,13 +96,16 @@ mod tests {
         let names = "minmax, moving_average, percentile, entropy, mse, auto";
         for (typed, near) in [
             ("min", "; did you mean `minmax`?"),
-            ("MinMax", "; did you mean `minmax`?"),
+            ("Minmaxx", "; did you mean `minmax`?"),
             ("percentil:99", "; did you mean `percentile`?"),
             ("moving-average", "; did you mean `moving_average`?"),
             ("kl", ""),
         ] {
             let expected = format!("method is `{typed}`, expected one of {names}{near}");
             assert_eq!(said(typed), expected);
+        }
+        for (typed, name) in [("MinMax", "minmax"), ("Percentile:99", "percentile:99")] {
+            assert_eq!(typed.parse::<Method>().expect(typed).name(), name);
         }
         assert!(said("percentile:10").starts_with("method is `percentile:10`: "));
     }
