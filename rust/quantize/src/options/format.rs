@@ -86,7 +86,7 @@ impl StoredWeights {
         }
     }
 
-    fn holds(&self, found: &WeightType) -> bool {
+    fn holds(&self, found: WeightType) -> bool {
         let whole = matches!(found, WeightType::Of(_));
         let taken = match self {
             StoredWeights::Any => return true,
@@ -292,16 +292,16 @@ impl Format {
     fn check_weights(self, config: &Config) -> Result<(), QuantizeError> {
         let stored = self.row().weights;
         let expected = || format!("expected one of {}", stored.names());
-        if !stored.holds(&config.weights) {
+        if !stored.holds(config.weights) {
             let what = format!("is {}, {}", config.weights, expected());
             return Err(self.against("weights", what));
         }
-        if let Some((text, found)) = config.layer_types.iter().find(|it| !stored.holds(it.1)) {
+        if let Some((text, found)) = config.layer_types.iter().find(|it| !stored.holds(*it.1)) {
             // People write both in one place.
             let what = format!("gives `{text}` {found}, {}", expected());
             return Err(self.against("layer_bits", what));
         }
-        let fits = |bits: u8| WeightType::signed(bits).is_some_and(|found| stored.holds(&found));
+        let fits = |bits: u8| WeightType::signed(bits).is_some_and(|found| stored.holds(found));
         let any = stored == StoredWeights::Any;
         if let Some((text, bits)) = config.layer_bits.iter().find(|it| !any && !fits(*it.1)) {
             let what = format!("gives `{text}` {bits} bits, {}", expected());

@@ -88,9 +88,8 @@ pub fn unused(given: &Given, verbs: &[Verb]) -> Vec<Unused> {
             (!names.iter().any(is_given)).then(|| format!("without {}", taken.join(" or ")))
         };
         match row.only_with? {
-            Condition::Given(names) => without(names),
             Condition::GivenUnless(_, value) if given[row.name] == value => None,
-            Condition::GivenUnless(names, _) => without(names),
+            Condition::Given(names) | Condition::GivenUnless(names, _) => without(names),
             Condition::Value(name, values) => {
                 let default = find(name).map(|row| (row.default)());
                 let found = given.get(name).filter(|value| !value.is_null()).or(default.as_ref());
