@@ -188,7 +188,6 @@ mod tests {
             "--per-channel",
             "--symmetric",
             "--activation-symmetric",
-            "--narrow-range",
             "--native-int4=false",
             "--exclude=a",
             "--exclude=b*",
@@ -222,7 +221,6 @@ mod tests {
             per_channel: Some(true),
             symmetric: Some(true),
             activation_symmetric: true,
-            narrow_range: Some(true),
             block_size: Some(32),
             weight_method: Some(WeightMethod::MinMax),
             rounding: Some(Rounding::Nearest),
@@ -248,6 +246,8 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(config(&flags).expect("a configuration"), expected);
+        let narrow = config(&["--narrow-range"]).expect("a configuration").narrow_range;
+        assert_eq!(narrow, Some(true));
         let dynamic = ["--output-format=dynamic", "--dynamic-lstm"];
         assert!(config(&dynamic).expect("a configuration").dynamic_lstm);
     }

@@ -265,7 +265,7 @@ models:
     let answer = run(&["config", &file(&folder, "c.yaml", &text)]);
     assert_eq!(answer.code, 0, "{answer:?}");
     let out = folder.path("b.onnx");
-    let flags = ["--exclude", "conv1.weight,conv2.weight"];
+    let flags = ["--exclude", "conv2.weight", "--exclude", "conv1.weight"];
     let by_flags = run(&[&["quantize", DIGITS, "-o", &out][..], &flags].concat());
     assert_eq!(by_flags.code, 0, "{by_flags:?}");
     assert!(fs::read(folder.path("a.onnx")).expect("a") == fs::read(out).expect("b"));
