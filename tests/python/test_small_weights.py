@@ -156,21 +156,3 @@ def test_a_result_quantized_again_keeps_its_16_bit_weights() -> None:
     again = quantize_rs.quantize(first.model, None)
     assert again.model == first.model
     assert any("the model holds integers already" in warning for warning in again.warnings)
-
-
-def test_weights_that_get_8_bits_are_not_stored_in_the_blocks_of_fewer() -> None:
-    source = network(5)
-    options: dict[str, Any] = {"bits": 2, "block_size": 32, "check": "none"}
-
-    def kinds(**more: Any) -> dict[str, str]:
-        report = quantize_rs.quantize(source, None, **options, **more)
-        return {v.name: v.kind for v in report.values if v.role == "weight"}
-
-    wide = kinds(layer_bits={"w2": 8})
-    assert "block" not in wide["w2"]
-    assert "block" in wide["w3"]
-    asked = kinds(overrides=[{"match": {"name": "w2"}, "weights": 8, "block_size": 16}])
-    assert "blocks of 16" in asked["w2"]
-    channels = kinds(overrides=[{"match": {"name": "w2"}, "per_channel": True}])
-    assert "block" not in channels["w2"]
-    assert "block" in channels["w3"]

@@ -35,7 +35,7 @@ pub struct Override {
     /// Whether the zero point of weights is 0, or the middle of the range of an unsigned type.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symmetric: Option<bool>,
-    /// One scale for each output channel of a weight, or one for the whole, instead of blocks.
+    /// One scale for each output channel of a weight, or one for the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub per_channel: Option<bool>,
     /// One scale for each block of this many elements of a weight.

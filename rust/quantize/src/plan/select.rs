@@ -367,8 +367,7 @@ impl Selection {
     }
 
     /// The configuration for this weight, with the symmetry and granularity that entries set for
-    /// it. A scale for each channel, or for the whole, replaces blocks that a later entry asks for,
-    /// or the options of the whole.
+    /// it.
     pub(super) fn config_of<'c, 'm>(
         &self,
         config: &'c Config,
@@ -382,25 +381,12 @@ impl Selection {
         if per_channel.is_none() && block_size.is_none() && symmetric.is_none() {
             return Cow::Borrowed(config);
         }
-        let whole = per_channel.as_ref().is_some_and(|(channels, ..)| {
-            block_size.as_ref().is_none_or(|(blocks, ..)| channels < blocks)
-        });
-        let block_size = block_size.map(|(_, _, found)| found).or(config.block_size);
         Cow::Owned(Config {
             symmetric: symmetric.map(|(_, _, found)| found).or(config.symmetric),
             per_channel: per_channel.map(|(_, _, found)| found).or(config.per_channel),
-            block_size: block_size.filter(|_| !whole),
+            block_size: block_size.map(|(_, _, found)| found).or(config.block_size),
             ..config.clone()
         })
-    }
-
-    /// Whether an entry sets the size of the blocks of this weight.
-    pub(super) fn sets_blocks<'m>(
-        &self,
-        weight: &[&'m str],
-        readers: impl Iterator<Item = &'m NodeProto>,
-    ) -> bool {
-        self.first(&self.subject(weight, readers), |entry| entry.block_size).is_some()
     }
 
     /// The entries of `overrides` that decided the type, symmetry or granularity of a value, by the
