@@ -89,9 +89,9 @@ A file has options for all models, and a list of models:
 Options have the names of the flags of `quantize` and `calibrate`, with _ for -: per_channel,
 layer_bits (a map or a list), exclude and include (lists; what is excluded for all models stays
 excluded in each). `smooth: false` is --no-smooth. Options of calibration may be in a map
-`calibration`. `mode: dynamic` is output_format: dynamic;
-`mode: weights` leaves activations in float even with `calibration_data`; `accuracy_threshold: 0.99`
-is max_accuracy_drop: 0.01. Other names of options:
+`calibration`. `mode: dynamic` is output_format: dynamic; `mode: weights` leaves activations in
+float even with `calibration_data`; `accuracy_threshold: 0.99` is max_accuracy_drop: 0.01. Other
+names of options:
 
 {}
 
