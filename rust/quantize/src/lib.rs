@@ -100,7 +100,7 @@ pub use options::config;
 pub use options::{
     Below, Bias, Config, Format, FormatActivations, FormatRow, HalfType, KvCacheType, Method,
     MicroLayout, MicroRow, MixedLayers, PartialRow, PartialType, Placement, Profile, RoundedFor,
-    Rounding, RoundingEffort, Shard, Target, WeightAlgorithm, WeightType,
+    Rounding, RoundingEffort, Shard, StoredWeights, Target, WeightAlgorithm, WeightType,
 };
 pub use plan::{
     Consumers, Decision, KeepReason, Plan, Planned, PreprocessedModel, QConfig, QConfigDict,

@@ -87,17 +87,15 @@ impl StoredWeights {
     }
 
     fn holds(&self, found: WeightType) -> bool {
-        let whole = matches!(found, WeightType::Of(_));
-        let taken = match self {
-            StoredWeights::Any => return true,
-            StoredWeights::Whole(_) => whole,
-            StoredWeights::WholeOrPart(_) => whole || found.layout().is_none(),
-            StoredWeights::Codes => found.codebook().is_some(),
-        };
-        let coded = *self == StoredWeights::Codes;
-        taken
-            && found.codebook().is_some() == coded
-            && self.types().is_none_or(|types| types.contains(&found.qtype()))
+        let is_one_of = |types: &[QType]| types.contains(&found.qtype());
+        match (self, found) {
+            (StoredWeights::Any, _) | (StoredWeights::Codes, WeightType::Codes(_)) => true,
+            (StoredWeights::Whole(types), WeightType::Of(_))
+            | (StoredWeights::WholeOrPart(types), WeightType::Of(_) | WeightType::Partial(_)) => {
+                is_one_of(types)
+            }
+            _ => false,
+        }
     }
 
     /// The names of the types, for messages.
