@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 
-use quantize_rs_math::{Algorithm, Layout, Scales};
+use quantize_rs_math::{Algorithm, Granularity, Layout, Scales};
 use quantize_rs_onnx::{DataType, NodeProto};
 use serde::Serialize;
 
@@ -57,20 +57,40 @@ impl LayerInput {
 /// The lengths of spans if there are more: multiples of every usual block of a weight.
 const SHORTER: [usize; 5] = [4096, 2048, 1024, 512, 256];
 
-/// Rows of convolutions that are longer are divided into spans.
-const LONG: usize = 1152;
+/// How long rows are divided into spans. The time that moments and rounding take grows with the
+/// square of the length, and would be many times that of running a layer of many channels.
+struct Spans {
+    /// Rows that are longer are divided.
+    longest: usize,
+    /// The length of a span, before it is reduced to whole channels and blocks.
+    length: usize,
+}
 
-/// The length of a span, in whole channels.
-const SPAN: usize = 768;
+/// Those of convolutions.
+const PATCHES: Spans = Spans { longest: 1152, length: 768 };
 
-/// The length of the spans of the rows of a convolution whose kernel has `kernel` elements. The
-/// time that moments and rounding take grows with the square of the length, and for a convolution
-/// of many channels would be many times that of running it.
-fn span(depth: usize, kernel: usize, effort: RoundingEffort) -> usize {
-    if depth <= LONG || effort == RoundingEffort::Best {
+/// Those of convolutions with 8 bits beside quantized activations, whose errors are far larger than
+/// what short spans lose: up to 2 dB of 60 without quantized activations.
+const FINE_PATCHES: Spans = Spans { longest: 288, length: 288 };
+
+/// Those of other layers with 8 bits, which lose nothing. With fewer bits rows are not divided.
+const FINE: Spans = Spans { longest: 512, length: 512 };
+
+/// The length of the spans of the rows of a layer, whose elements are divided in whole channels of
+/// `kernel` elements.
+fn span(rows: &Rows, depth: usize, kernel: usize, wanted: Wanted) -> usize {
+    let Wanted { bits, block, beside_activations, effort, .. } = wanted;
+    let spans = match rows {
+        Rows::Patches(_) if bits >= 8 && beside_activations => FINE_PATCHES,
+        Rows::Patches(_) => PATCHES,
+        _ if bits >= 8 => FINE,
+        _ => return depth,
+    };
+    if depth <= spans.longest || effort == RoundingEffort::Best {
         return depth;
     }
-    (SPAN / kernel).max(1) * kernel
+    let unit = block.unwrap_or(kernel).max(1);
+    (spans.length / unit).max(1) * unit
 }
 
 /// Which elements of a weight belong to which column.
@@ -154,11 +174,17 @@ impl Layers {
             if !plan.config.rounds_weight(how.spec.qtype, is_matrix) {
                 continue;
             }
-            let Some((map, inputs)) =
-                meets(graph, constant, (how.format, plan.config.rounding_effort))
-            else {
-                continue;
+            let wanted = Wanted {
+                format: how.format,
+                bits: how.spec.bits(),
+                block: match how.spec.granularity {
+                    Granularity::Blocked { block_size, .. } => Some(block_size),
+                    _ => None,
+                },
+                beside_activations: plan.config.activations.is_some(),
+                effort: plan.config.rounding_effort,
             };
+            let Some((map, inputs)) = meets(graph, constant, wanted) else { continue };
             let shape = how.matrix.as_ref().map_or(&constant.shape[..], |matrix| &matrix[..]);
             if !Layout::of(shape, how.spec.granularity)
                 .is_ok_and(|it| it.elements() == map.elements())
@@ -230,8 +256,16 @@ fn multiplies_matrices(node: &NodeProto) -> bool {
     node.is_onnx() && matches!(&*node.op_type, "MatMul" | "Gemm") || is_attention(node)
 }
 
-/// The output format of a weight, and how long its rounding may take.
-type Wanted = (Format, RoundingEffort);
+/// What becomes of a weight, and how long its rounding may take.
+#[derive(Clone, Copy, Debug)]
+struct Wanted {
+    format: Format,
+    bits: u32,
+    /// The elements of a row that share a scale; `None` if all do.
+    block: Option<usize>,
+    beside_activations: bool,
+    effort: RoundingEffort,
+}
 
 /// The inputs that a weight is multiplied by, and its columns. All multiplications must meet the
 /// same columns; lookups in a table meet none and do not count.
@@ -298,7 +332,7 @@ fn product(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     node: &NodeProto,
-    (side, (format, effort)): (Side, Wanted),
+    (side, wanted): (Side, Wanted),
 ) -> Option<(ColumnMap, LayerInput)> {
     if !node.is_onnx() && !is_attention(node) {
         return None;
@@ -332,7 +366,7 @@ fn product(
         }
         // `DynamicQuantizeLSTM` stores its weights transposed.
         ("LSTM" | "GRU" | "RNN", 1, &[directions, gates, depth])
-            if !side.swapped && format != Format::Dynamic =>
+            if !side.swapped && wanted.format != Format::Dynamic =>
         {
             (input(0)?, Rows::Last, ColumnMap::rows_of(1, directions * gates, depth))
         }
@@ -341,10 +375,11 @@ fn product(
     let id = graph.value(&value)?;
     let constant = graph.constant(id).is_some();
     (!constant && map.elements() > 0).then_some(())?;
-    let span = match &rows {
-        Rows::Patches(_) => span(map.depth, shape.iter().skip(2).product(), effort),
-        _ => map.depth,
+    let kernel = match &rows {
+        Rows::Patches(_) => shape.iter().skip(2).product(),
+        _ => 1,
     };
+    let span = span(&rows, map.depth, kernel, wanted);
     Some((map, LayerInput { value, rows, groups: map.groups, depth: map.depth, span }))
 }
 
@@ -361,4 +396,44 @@ fn matrix(first: usize, second: usize, side: Side) -> ColumnMap {
 fn groups(node: &NodeProto, channels: usize) -> Option<usize> {
     let groups = usize::try_from(node.int("group", 1)).ok()?;
     (groups > 0 && channels > 0 && channels.is_multiple_of(groups)).then_some(groups)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_whole_channels_and_blocks_and_short_for_8_bits() {
+        let node = NodeProto::new("", "Conv", Vec::new(), vec!["y".to_owned()], Vec::new());
+        let patches = Rows::Patches(Window::of(&node, &[3, 3]).unwrap());
+        let wanted = |bits, block, beside_activations, effort| Wanted {
+            format: Format::Qdq,
+            bits,
+            block,
+            beside_activations,
+            effort,
+        };
+        let usual = |bits, block| wanted(bits, block, false, RoundingEffort::Balanced);
+        let beside = |bits| wanted(bits, None, true, RoundingEffort::Balanced);
+        let best = wanted(8, None, true, RoundingEffort::Best);
+        for (rows, depth, kernel, wanted, length) in [
+            (&patches, 4608, 9, usual(4, None), 765),
+            (&patches, 4608, 9, usual(8, None), 765),
+            (&patches, 1152, 9, usual(8, None), 1152),
+            (&patches, 4608, 9, beside(8), 288),
+            (&patches, 4608, 9, beside(4), 765),
+            (&patches, 288, 9, beside(8), 288),
+            (&patches, 4608, 9, best, 4608),
+            // A kernel with more elements than a span: one channel.
+            (&patches, 3000, 1000, beside(8), 1000),
+            (&Rows::Last, 4096, 1, usual(8, None), 512),
+            (&Rows::Last, 4096, 1, usual(8, Some(96)), 480),
+            (&Rows::Last, 4096, 1, usual(8, Some(1024)), 1024),
+            (&Rows::Last, 4096, 1, usual(4, Some(32)), 4096),
+            (&Rows::Last, 512, 1, usual(8, None), 512),
+            (&Rows::Last, 4096, 1, best, 4096),
+        ] {
+            assert_eq!(span(rows, depth, kernel, wanted), length, "{rows:?} {depth} {wanted:?}");
+        }
+    }
 }
