@@ -156,3 +156,21 @@ def test_a_result_quantized_again_keeps_its_16_bit_weights() -> None:
     again = quantize_rs.quantize(first.model, None)
     assert again.model == first.model
     assert any("the model holds integers already" in warning for warning in again.warnings)
+
+
+def test_calibrating_with_few_bits_gives_the_weights_of_quantizing_alone() -> None:
+    """Operators do not multiply integers of 4 bits, so nothing but weights is quantized."""
+    model = network(5)
+    samples = np.random.default_rng(2).normal(size=(16, 3, 12, 12)).astype(np.float32)
+    options: dict[str, Any] = {"bits": 4, "engine": "tract"}
+    calibrated = quantize_rs.quantize_with_calibration(model, None, samples, **options)
+    alone = quantize_rs.quantize(model, None, calibration_data=samples, **options)
+    assert kinds_of(calibrated) == kinds_of(alone)
+    assert "int8" in kinds_of(calibrated)["each"]
+    assert "int4" in kinds_of(calibrated)["w3"]
+    assert any("no activation is quantized" in warning for warning in calibrated.warnings)
+
+
+def kinds_of(report: quantize_rs.Report) -> dict[str, str]:
+    """What each weight is stored as."""
+    return {value.name: value.kind for value in report.values if value.role == "weight"}

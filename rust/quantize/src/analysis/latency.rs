@@ -166,6 +166,9 @@ pub(crate) fn how_to_be_faster(config: &Config) -> &'static str {
     } else if config.computes_on_integers() {
         "quantizing activations at run time takes time, most of all for convolutions: calibrate, \
          or keep the layers float that the warnings name"
+    } else if config.weights.bits() < 8 {
+        "weights of fewer than 8 bits are dequantized before each multiplication: use 8 bits and \
+         calibrate, or the output format matmul_nbits for matrices"
     } else {
         "quantized weights are dequantized before each multiplication: calibrate, so that \
          activations are quantized too, or use the output format dynamic"

@@ -140,8 +140,32 @@ impl Plan {
     }
 
     /// As [`Plan::of`], for a model of any opset.
-    pub(crate) fn draft(graph: &Graph<'_>, mut config: Config) -> Result<Plan, QuantizeError> {
+    pub(crate) fn draft(graph: &Graph<'_>, config: Config) -> Result<Plan, QuantizeError> {
         config.check()?;
+        let plan = Plan::decided(graph, config)?;
+        if !plan.quantizes_no_activation() {
+            return Ok(plan);
+        }
+        // Weights that are dequantized get what they get in a model of quantized weights alone.
+        let config = Config { activations: None, ..plan.config.clone() };
+        let alone = Plan::decided(graph, config)?;
+        // Those of the other say why no activation is quantized.
+        Ok(Plan { warnings: plan.warnings, ..alone })
+    }
+
+    /// Whether activations were to be quantized, and none is, so that only weights are dequantized.
+    /// What replaces onnxruntime's results has the types that were asked for.
+    fn quantizes_no_activation(&self) -> bool {
+        let Config { activations, output_format, onnxruntime_names, .. } = &self.config;
+        activations.is_some()
+            && *output_format == Format::Qdq
+            && !onnxruntime_names
+            && !self.needs_calibration()
+            && self.quantized().next().is_some()
+    }
+
+    /// The decisions of all rules about a graph.
+    fn decided(graph: &Graph<'_>, mut config: Config) -> Result<Plan, QuantizeError> {
         if config.output_format == Format::FakeQuant {
             // Training changes weights and biases by itself.
             (config.smooth, config.bias_correction) = (false, false);

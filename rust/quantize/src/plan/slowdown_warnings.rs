@@ -264,9 +264,10 @@ fn dequantized_convolutions(
     (is_slow && config.output_format == Format::Qdq).then(|| {
         let weights =
             if count == 1 { "weight of a convolution is" } else { "weights of convolutions are" };
+        let with = if config.weights.bits() < 8 { "8 bits and " } else { "" };
         format!(
             "{count} {weights} dequantized at every inference: the model is smaller, but not \
-             faster than in float; calibrate, with samples, to compute on integers"
+             faster than in float; calibrate, with {with}samples, to compute on integers"
         )
     })
 }
