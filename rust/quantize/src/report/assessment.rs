@@ -133,7 +133,7 @@ impl Report {
         let dequantized = |how: &QuantizedRow| how.format == Format::Qdq && !blocks;
         let mut quantized = self.quantized();
         if on_cpu && self.config.only_dequantizes() && quantized.any(|(_, how)| dequantized(how)) {
-            "not faster than the float model, because its weights are dequantized at every \
+            "usually not faster than the float model, because its weights are dequantized at every \
              inference"
         } else {
             "speed not measured"
