@@ -17,7 +17,6 @@ use crate::jobs::{self, Manner, Work};
 use crate::nothing::NothingArguments;
 use crate::options::WeightOptions;
 use crate::output_file::OutputFile;
-use crate::output_path::Made;
 use crate::quantize::QuantizeArguments;
 use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
@@ -76,8 +75,6 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
         })
         .collect();
     jobs::check_apart(&all)?;
-    let mut folders = Made::default();
-    folders.make(&args.output)?;
     let manner = Manner {
         jobs: usize::from(args.jobs),
         skip_existing: args.skip_existing,

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use quantize_rs::Report;
@@ -15,6 +15,7 @@ use serde::Serialize;
 use crate::calibrate::CalibrateArguments;
 use crate::console::{Console, OutputArguments, Terminals};
 use crate::failure::Failure;
+use crate::output_path::Made;
 use crate::quantize::QuantizeArguments;
 use crate::{calibrate, interrupt, quantize, text};
 
@@ -129,9 +130,15 @@ pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Runs all jobs, prints the table, and fails if any job failed.
+/// Runs all jobs, prints the table, and fails if any job failed. The folder of an output is created
+/// when its job begins, and removed again if nothing was written to it.
 pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Result<(), Failure> {
-    let rows = if manner.jobs > 1 { at_once(all, manner) } else { in_turn(all, manner, console) };
+    let folders = Mutex::new(Made::default());
+    let rows = if manner.jobs > 1 {
+        at_once(all, manner, &folders)
+    } else {
+        in_turn(all, manner, &folders, console)
+    };
     if interrupt::is_pressed() {
         return Err(Failure::Interrupted);
     }
@@ -162,13 +169,18 @@ pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Re
     Err(if misuse { Failure::Misuse(message) } else { Failure::Refused(message) })
 }
 
-fn in_turn(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Vec<Row> {
+fn in_turn(
+    all: &[Work],
+    manner: Manner,
+    folders: &Mutex<Made>,
+    console: &mut Console<'_>,
+) -> Vec<Row> {
     let mut stopped = false;
     let mut one = |work: &Work| {
         if stopped {
             return Row::of(work, Status::NotBegun);
         }
-        let row = row(work, manner, console);
+        let row = row(work, manner, folders, console);
         stopped = row.status == Status::Failed && !manner.continue_on_error;
         stopped |= interrupt::is_pressed();
         row
@@ -177,7 +189,7 @@ fn in_turn(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Vec<Row> 
 }
 
 /// Runs jobs on several threads, each of which takes the next job that is left.
-fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
+fn at_once(all: &[Work], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
     let rows: Vec<Mutex<Row>> =
         all.iter().map(|work| Mutex::new(Row::of(work, Status::NotBegun))).collect();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -191,7 +203,7 @@ fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
             let Some(work) = all.get(index).filter(|_| !stopped && !interrupt::is_pressed()) else {
                 return;
             };
-            let row = row(work, manner, &mut console);
+            let row = row(work, manner, folders, &mut console);
             if row.status == Status::Failed {
                 failed.fetch_add(1, Ordering::Relaxed);
             }
@@ -205,17 +217,18 @@ fn at_once(all: &[Work], manner: Manner) -> Vec<Row> {
             scope.spawn(work_on);
         }
     });
-    rows.into_iter()
-        .map(|row| row.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner))
-        .collect()
+    rows.into_iter().map(|row| row.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }
 
-fn row(work: &Work, manner: Manner, console: &mut Console<'_>) -> Row {
+fn row(work: &Work, manner: Manner, folders: &Mutex<Made>, console: &mut Console<'_>) -> Row {
     if manner.skip_existing && work.output().exists() {
         return Row::of(work, Status::Skipped);
     }
     let begun = Instant::now();
-    let made = work.run(console);
+    let mut folders = folders.lock().unwrap_or_else(PoisonError::into_inner);
+    let made = folders.make_for(&work.output());
+    drop(folders);
+    let made = made.and_then(|()| work.run(console));
     let mut row = Row::of(work, Status::Failed);
     row.seconds = begun.elapsed().as_secs_f64();
     match made {

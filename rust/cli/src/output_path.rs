@@ -24,6 +24,15 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Like [`check`], for a path whose folder is created if it does not exist.
+pub(crate) fn check_with_folder(path: &Path) -> Result<(), Failure> {
+    let there = folder(path).ancestors().find(|folder| folder.exists());
+    match there {
+        Some(there) if there != folder(path) && there.is_dir() => Ok(()),
+        _ => check(path),
+    }
+}
+
 /// Rejects a `path` that is one of `others`, which would be overwritten.
 pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(), Failure> {
     match others.iter().find(|other| place(other) == place(path)) {
@@ -109,8 +118,9 @@ pub(crate) struct Made {
 }
 
 impl Made {
-    /// Creates a folder and its parents, unless they exist.
-    pub(crate) fn make(&mut self, folder: &Path) -> Result<(), Failure> {
+    /// Creates the folder of a file and its parents, unless they exist.
+    pub(crate) fn make_for(&mut self, file: &Path) -> Result<(), Failure> {
+        let folder = folder(file);
         let ours: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         // The last ancestor of a relative path is empty.
         let ours = ours.into_iter().rev().filter(|folder| !folder.as_os_str().is_empty());
@@ -139,6 +149,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a directory");
         assert!(check(&folder.path().join("new.onnx")).is_ok());
         assert!(check(Path::new("new.onnx")).is_ok());
+        assert!(check_with_folder(&folder.path().join("none/none/new.onnx")).is_ok());
+        let file = folder.path().join("file");
+        fs::write(&file, "").expect("written");
+        for path in [file.join("new.onnx"), file.join("none/new.onnx")] {
+            assert!(check_with_folder(&path).is_err(), "{}", path.display());
+        }
         let cases = [
             (folder.path().to_path_buf(), "is a directory"),
             (folder.path().join("none/new.onnx"), "there is no directory"),

@@ -23,7 +23,6 @@ use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::jobs::{self, Manner, Work};
 use crate::output_file::OutputFile;
-use crate::output_path::Made;
 use crate::overwriting::{self, Named};
 use crate::{calibrate, output_path, quantize, text};
 
@@ -77,15 +76,6 @@ pub(crate) fn run(
     if args.dry_run {
         return show(&wanted, &all, console);
     }
-    let mut folders = Made::default();
-    for work in &all {
-        if let (Work::Quantize(_) | Work::Calibrate(_), Some(folder)) =
-            (work, work.output().parent())
-            && wanted.folders.iter().any(|made| made == folder)
-        {
-            folders.make(folder)?;
-        }
-    }
     jobs::run(&all, wanted.manner, console)
 }
 
@@ -93,8 +83,6 @@ pub(crate) fn run(
 struct Wanted {
     jobs: Vec<Job>,
     manner: Manner,
-    /// Folders that are created if they do not exist.
-    folders: Vec<PathBuf>,
 }
 
 /// The command line for one model.
@@ -113,7 +101,6 @@ impl Wanted {
         let mut wanted = Wanted {
             jobs: Vec::new(),
             manner: Manner { jobs: 1, skip_existing: false, continue_on_error: false },
-            folders: Vec::new(),
         };
         wanted.manner(&mut rest)?;
         let mut used = vec![false; options.len()];
@@ -188,7 +175,6 @@ impl Wanted {
             let args = keys.typed(general, used, &own, &model, &folder)?;
             self.jobs.push(Job { args, named: true, place });
         }
-        self.folders.push(folder);
         Ok(())
     }
 
@@ -284,11 +270,8 @@ struct Shown {
 fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), Failure> {
     let mut shown = Vec::new();
     for (job, work) in wanted.jobs.iter().zip(all) {
-        let made = |folder: &Path| wanted.folders.iter().any(|made| made == folder);
-        if !work.output().parent().is_some_and(made) {
-            output_path::check(&work.output())
-                .map_err(|failure| failure.while_doing(&job.place))?;
-        }
+        output_path::check_with_folder(&work.output())
+            .map_err(|failure| failure.while_doing(&job.place))?;
         let plan = match work {
             Work::Quantize(args) => quantize::planned(args),
             Work::Calibrate(args) => calibrate::planned(args),

@@ -145,18 +145,40 @@ fn how_samples_are_run_is_for_models_that_some_are_run_for() {
 fn a_dry_run_finds_what_would_stop_the_run() {
     let folder = Folder::new();
     fs::copy(DIGITS, folder.path("digits.onnx")).expect("copied");
-    let text = "models:\n  - {input: digits.onnx, output: none/m.onnx}";
+    let text = "models:\n  - {input: digits.onnx, output: digits.onnx/m.onnx}";
     let path = file(&folder, "c.yaml", text);
-    for args in [&["config", path.as_str(), "--dry-run"][..], &["config", &path]] {
+    for (args, said) in [
+        (&["config", path.as_str(), "--dry-run"][..], "cannot write `"),
+        (&["config", &path], "cannot write to `"),
+    ] {
         let answer = run(args);
         assert_eq!(answer.code, 1, "{answer:?}");
-        assert!(answer.err.contains("there is no directory"), "{answer:?}");
+        assert!(answer.err.contains(said), "{answer:?}");
     }
-    // The output folder of a batch is created.
-    let text = "batch:\n  input_dir: '*.onnx'\n  output_dir: none";
-    let path = file(&folder, "c.yaml", text);
-    assert_eq!(run(&["config", &path, "--dry-run"]).code, 0);
-    assert!(!fs::exists(folder.path("none")).expect("looked"));
+}
+
+#[test]
+fn the_folder_of_an_output_is_created_when_it_is_written() {
+    let folder = Folder::new();
+    fs::copy(DIGITS, folder.path("digits.onnx")).expect("copied");
+    fs::write(folder.path("bad.onnx"), "not a model").expect("written");
+    let there = |name: &str| fs::exists(folder.path(name)).expect("looked");
+    for (text, name) in [
+        ("models:\n  - {input: digits.onnx, output: new/in/m.onnx}", "new/in/m.onnx"),
+        ("batch:\n  input_dir: d*.onnx\n  output_dir: new/in", "new/in/digits_int8.onnx"),
+    ] {
+        let path = file(&folder, "c.yaml", text);
+        assert_eq!(run(&["config", &path, "--dry-run"]).code, 0);
+        assert!(!there("new"));
+        let answer = run(&["config", &path]);
+        assert_eq!(answer.code, 0, "{answer:?}");
+        assert!(there(name));
+        fs::remove_dir_all(folder.path("new")).expect("removed");
+    }
+    let text = "models:\n  - {input: bad.onnx, output: new/in/m.onnx}";
+    let failed = run(&["config", &file(&folder, "c.yaml", text)]);
+    assert!(failed.code == 1 && failed.err.contains("not a well-formed"), "{failed:?}");
+    assert!(!there("new"));
 }
 
 #[test]
