@@ -170,7 +170,6 @@ def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> 
             symmetric=True,
             method=method,
             excluded_layers=["Gemm"],
-            weight_algorithm="nearest",  # samples that are observed show ranges alone
         )
         modules = QConfigDict().set_global(whole).set_module_type("Gemm", None)
         prepared = quantize_rs.prepare(
@@ -186,5 +185,7 @@ def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> 
         assert Path("three.onnx").read_bytes() == once.model
         assert prepared.ranges is not None
         assert "image" in prepared.ranges.values
+        # The second moments of all batches add up: weights are rounded with them.
+        assert any("weights rounded with samples" in note for note in report.notes)
     with pytest.raises(errors.OptionError, match="weights is set by config"):
         quantize_rs.prepare(digits, modules, weights="int4")

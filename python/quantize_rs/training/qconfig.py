@@ -155,7 +155,8 @@ class CalibrationSession:
     def observe(self, batch: CalibrationData) -> None:
         """Run the model on samples and update the ranges of its activations.
 
-        Earlier batches count as well; their order does not matter.
+        Earlier batches count as well, and their order does not matter: the statistics of all
+        batches add up exactly, the second moments that weights are rounded with included.
 
         Parameters
         ----------
@@ -167,7 +168,8 @@ class CalibrationSession:
         CalibrationError, OptionError
             As in `Plan.calibrate`.
         """
-        seen = self.plan.calibrate(batch, **self._run)
+        # As a shard the batch keeps its second moments, which `convert` rounds weights with.
+        seen = self.plan.calibrate(batch, shard="1/1", **self._run)
         self._seen = seen if self._seen is None else self._seen.merge(seen)
 
     @property
@@ -188,7 +190,9 @@ class CalibrationSession:
         Returns
         -------
         Report
-            The report, as of `quantize_with_calibration` with all batches at once.
+            The report. The model is that of `Plan.calibrate` with all batches at once, and
+            `Plan.apply`. With ``rounding_effort="best"`` that is not so: it runs samples again,
+            and batches are not kept. Weights are then rounded as with less effort.
 
         Raises
         ------

@@ -155,8 +155,9 @@ impl InputMoments {
 
 /// The second moments of the inputs of layers, by input.
 ///
-/// They belong to [`Ranges`](crate::Ranges) of a part of the samples. Those of merged ranges stay
-/// apart, in memory or in files, and are added when they are needed, input by input.
+/// They belong to [`Ranges`](crate::Ranges) of a part of the samples. When ranges are merged, those
+/// in memory are added. Those in files stay apart, and are added when they are needed, input by
+/// input.
 #[derive(Clone, Debug)]
 pub struct Moments {
     parts: Vec<Arc<Part>>,
@@ -178,6 +179,27 @@ impl Part {
             Part::File(file) => file.inputs().collect(),
         }
     }
+
+    /// The sum of two parts in memory. `None` for files, and if the moments have different forms.
+    fn with(&self, other: &Part) -> Option<Part> {
+        let (Part::Memory(own), Part::Memory(other)) = (self, other) else { return None };
+        let alike =
+            |((name, own), (its, other)): ((&String, &Option<_>), (&String, &Option<_>))| {
+                let both = own.as_ref().zip(other.as_ref());
+                name == its && both.is_none_or(|(own, other)| InputMoments::are_alike(own, other))
+            };
+        if own.len() != other.len() || !own.iter().zip(other).all(alike) {
+            return None;
+        }
+        let sum = |(own, other): (&Option<InputMoments>, &Option<InputMoments>)| {
+            let mut sum = own.clone()?;
+            sum.merge(other.as_ref()?).ok().map(|()| sum)
+        };
+        let sums = own.iter().zip(other.values());
+        Some(Part::Memory(
+            sums.map(|((name, own), other)| (name.clone(), sum((own, other)))).collect(),
+        ))
+    }
 }
 
 impl Moments {
@@ -197,7 +219,15 @@ impl Moments {
 
     /// These and the moments of other samples.
     pub(super) fn with(&self, other: &Moments) -> Moments {
-        Moments { parts: [&self.parts[..], &other.parts].concat() }
+        let mut parts = self.parts.clone();
+        for part in &other.parts {
+            let added = |own: &Arc<Part>| own.with(part);
+            match parts.iter().enumerate().find_map(|(at, own)| Some((at, added(own)?))) {
+                Some((at, both)) => parts[at] = Arc::new(both),
+                None => parts.push(Arc::clone(part)),
+            }
+        }
+        Moments { parts }
     }
 
     /// The moments of an input, over all parts. `None` if they are not known, or of too many
@@ -215,7 +245,7 @@ impl Moments {
             let Some(found) = found else { return Ok(None) };
             match &mut all {
                 None => all = Some(found),
-                Some(all) if all.is_like(&found) && found.is_like(all) => {
+                Some(all) if InputMoments::are_alike(all, &found) => {
                     if all.merge(&found).is_err() {
                         return Ok(None);
                     }
@@ -237,7 +267,12 @@ pub(super) fn value_of(input: &str) -> &str {
 }
 
 impl InputMoments {
-    /// Whether the moments of another part can be added.
+    /// Whether the moments of two parts can be added.
+    fn are_alike(one: &InputMoments, other: &InputMoments) -> bool {
+        one.is_like(other) && other.is_like(one)
+    }
+
+    /// Whether the moments of another part fit these.
     fn is_like(&self, other: &InputMoments) -> bool {
         let first = self.groups.first();
         let spans: Vec<usize> = first.into_iter().flatten().map(SecondMoments::size).collect();
@@ -296,6 +331,20 @@ mod tests {
             assert_eq!(merged, all);
         }
         assert_eq!(division(all), (2, vec![1]));
+    }
+
+    #[test]
+    fn parts_in_memory_are_added_at_once() {
+        let part = |found| Moments::collected(BTreeMap::from([("x".to_owned(), found)]));
+        let both = part(Some(of(&[A, HELD]))).with(&part(Some(of(&[B, C]))));
+        assert_eq!(both.parts.len(), 1);
+        assert_eq!(both.input("x").unwrap(), Some(of(&[A, HELD, B, C])));
+        assert_eq!(both.with(&part(None)).input("x").unwrap(), None);
+        // Moments of other forms stay apart, and are refused when they are needed.
+        let other = InputMoments::new(vec![vec![SecondMoments::new(3)]]);
+        let unlike = both.with(&part(Some(other)));
+        assert_eq!(unlike.parts.len(), 2);
+        assert!(unlike.input("x").is_err());
     }
 
     #[test]
