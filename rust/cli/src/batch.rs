@@ -13,7 +13,7 @@ use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
 use crate::html::HtmlArguments;
-use crate::jobs::{self, Manner, Work};
+use crate::jobs::{self, Job, Manner, Work};
 use crate::nothing::NothingArguments;
 use crate::options::WeightOptions;
 use crate::output_file::OutputFile;
@@ -55,12 +55,12 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
     args.options.without_samples()?;
     let models = expanded(&args.models)?;
     check_stems(&models)?;
-    let all: Vec<Work> = models
+    let all: Vec<Job> = models
         .into_iter()
         .map(|model| {
             let output = args.output.join(name(&model, config.weights));
             let (recipe, dry_run) = (RecipeArguments::default(), false);
-            Work::Quantize(Box::new(QuantizeArguments {
+            let work = Work::Quantize(Box::new(QuantizeArguments {
                 model,
                 output: OutputFile::at(output),
                 dry_run,
@@ -71,14 +71,15 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 samples: SampleArguments::default(),
                 engine: EngineArguments::default(),
                 options: args.options.clone(),
-            }))
+            }));
+            Job { work, skip_existing: args.skip_existing }
         })
         .collect();
     jobs::check_apart(&all)?;
     let manner = Manner {
         jobs: usize::from(args.jobs),
-        skip_existing: args.skip_existing,
         continue_on_error: args.continue_on_error,
+        continuing: "--continue-on-error",
     };
     jobs::run(&all, manner, console)
 }

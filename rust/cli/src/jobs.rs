@@ -48,15 +48,28 @@ impl Work {
     }
 }
 
+/// A model to quantize, unless its output may be skipped.
+pub(crate) struct Job {
+    pub(crate) work: Work,
+    /// Whether to skip the model if its output exists.
+    pub(crate) skip_existing: bool,
+}
+
+impl Job {
+    fn is_skipped(&self) -> bool {
+        self.skip_existing && self.work.output().exists()
+    }
+}
+
 /// How jobs are run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Manner {
     /// The number of jobs that run at the same time.
     pub(crate) jobs: usize,
-    /// Whether to skip models whose output exists.
-    pub(crate) skip_existing: bool,
     /// Whether to continue after a failure.
     pub(crate) continue_on_error: bool,
+    /// How the user says that.
+    pub(crate) continuing: &'static str,
 }
 
 /// The results of all jobs.
@@ -94,8 +107,9 @@ enum Status {
     NotBegun,
 }
 
-/// Rejects jobs whose output would overwrite another output or an input.
-pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
+/// Rejects jobs whose output would overwrite another output or an input. An output that exists and
+/// is skipped is written once at most.
+pub(crate) fn check_apart(all: &[Job]) -> Result<(), Failure> {
     let place = |path: &Path| -> PathBuf {
         let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
         match (path.canonicalize(), folder, path.file_name()) {
@@ -105,11 +119,14 @@ pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
         }
     };
     let inputs: HashMap<PathBuf, &Path> =
-        all.iter().map(|work| (place(work.input()), work.input())).collect();
+        all.iter().map(|Job { work, .. }| (place(work.input()), work.input())).collect();
     let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for work in all {
+    for job in all {
+        let work = &job.work;
         let output = place(&work.output());
-        if let Some(other) = outputs.insert(output.clone(), work.input()) {
+        if !job.is_skipped()
+            && let Some(other) = outputs.insert(output.clone(), work.input())
+        {
             let message = format!(
                 "`{}` and `{}` would both become `{}`",
                 other.display(),
@@ -132,7 +149,7 @@ pub(crate) fn check_apart(all: &[Work]) -> Result<(), Failure> {
 
 /// Runs all jobs, prints the table, and fails if any job failed. The folder of an output is created
 /// when its job begins, and removed again if nothing was written to it.
-pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Result<(), Failure> {
+pub(crate) fn run(all: &[Job], manner: Manner, console: &mut Console<'_>) -> Result<(), Failure> {
     let folders = Mutex::new(Made::default());
     let rows = if manner.jobs > 1 {
         at_once(all, manner, &folders)
@@ -161,7 +178,9 @@ pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Re
     }
     let left = match not_begun {
         0 => String::new(),
-        count => format!(", {count} were not begun (--continue-on-error goes on)"),
+        count => {
+            format!(", {count} were not begun ({} goes on)", manner.continuing)
+        }
     };
     let message = format!("{failed} of {} models failed{left}", all.len());
     // Misuse that depends on the model, such as a name that it does not have.
@@ -170,17 +189,17 @@ pub(crate) fn run(all: &[Work], manner: Manner, console: &mut Console<'_>) -> Re
 }
 
 fn in_turn(
-    all: &[Work],
+    all: &[Job],
     manner: Manner,
     folders: &Mutex<Made>,
     console: &mut Console<'_>,
 ) -> Vec<Row> {
     let mut stopped = false;
-    let mut one = |work: &Work| {
+    let mut one = |job: &Job| {
         if stopped {
-            return Row::of(work, Status::NotBegun);
+            return Row::of(&job.work, Status::NotBegun);
         }
-        let row = row(work, manner, folders, console);
+        let row = row(job, folders, console);
         stopped = row.status == Status::Failed && !manner.continue_on_error;
         stopped |= interrupt::is_pressed();
         row
@@ -189,9 +208,9 @@ fn in_turn(
 }
 
 /// Runs jobs on several threads, each of which takes the next job that is left.
-fn at_once(all: &[Work], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
+fn at_once(all: &[Job], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
     let rows: Vec<Mutex<Row>> =
-        all.iter().map(|work| Mutex::new(Row::of(work, Status::NotBegun))).collect();
+        all.iter().map(|job| Mutex::new(Row::of(&job.work, Status::NotBegun))).collect();
     let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work_on = || {
         let (mut out, mut err) = (io::sink(), io::sink());
@@ -200,10 +219,10 @@ fn at_once(all: &[Work], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
         loop {
             let stopped = failed.load(Ordering::Relaxed) > 0 && !manner.continue_on_error;
             let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(work) = all.get(index).filter(|_| !stopped && !interrupt::is_pressed()) else {
+            let Some(job) = all.get(index).filter(|_| !stopped && !interrupt::is_pressed()) else {
                 return;
             };
-            let row = row(work, manner, folders, &mut console);
+            let row = row(job, folders, &mut console);
             if row.status == Status::Failed {
                 failed.fetch_add(1, Ordering::Relaxed);
             }
@@ -220,8 +239,9 @@ fn at_once(all: &[Work], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
     rows.into_iter().map(|row| row.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }
 
-fn row(work: &Work, manner: Manner, folders: &Mutex<Made>, console: &mut Console<'_>) -> Row {
-    if manner.skip_existing && work.output().exists() {
+fn row(job: &Job, folders: &Mutex<Made>, console: &mut Console<'_>) -> Row {
+    let work = &job.work;
+    if job.is_skipped() {
         return Row::of(work, Status::Skipped);
     }
     let begun = Instant::now();

@@ -53,7 +53,7 @@ impl Section {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Section::Whole => &["models", "batch", "jobs", "skip_existing", "continue_on_error"],
-            Section::Model => &["input", "output"],
+            Section::Model => &["input", "output", "skip_existing"],
             Section::Batch => {
                 &["input_dir", "output_dir", "jobs", "skip_existing", "continue_on_error"]
             }
@@ -85,6 +85,9 @@ A file has options for all models, and a list of models:
     input_dir: models/*.onnx   # a folder, or a pattern
     output_dir: quantized      # a.onnx becomes a_int8.onnx
     skip_existing: true        # also continue_on_error, jobs
+
+`skip_existing` at the top is for all models; in a model or in `batch` it is for those alone.
+`continue_on_error` and `jobs` are for all models, in `batch` too.
 
 Options have the names of the flags of `quantize` and `calibrate`, with _ for -: per_channel,
 layer_bits (a map or a list), exclude and include (lists; what is excluded for all models stays

@@ -21,7 +21,7 @@ use crate::args::{self, Arguments, Command};
 use crate::batch;
 use crate::console::Console;
 use crate::failure::{Failure, said};
-use crate::jobs::{self, Manner, Work};
+use crate::jobs::{self, Job, Manner, Work};
 use crate::output_file::OutputFile;
 use crate::overwriting::{self, Named};
 use crate::{calibrate, output_path, quantize, text};
@@ -70,7 +70,7 @@ pub(crate) fn run(
         other => other,
     };
     let typed = overwriting::paths(matches);
-    let all = wanted.jobs.iter().map(|job| job.work(&typed)).collect::<Result<Vec<Work>, _>>();
+    let all = wanted.models.iter().map(|model| model.job(&typed)).collect::<Result<Vec<Job>, _>>();
     let all = all.map_err(inside)?;
     jobs::check_apart(&all)?;
     if args.dry_run {
@@ -81,13 +81,15 @@ pub(crate) fn run(
 
 /// The jobs of a file.
 struct Wanted {
-    jobs: Vec<Job>,
+    models: Vec<Typed>,
     manner: Manner,
 }
 
 /// The command line for one model.
-struct Job {
+struct Typed {
     args: Vec<OsString>,
+    /// Whether it is skipped if its output exists.
+    skip_existing: bool,
     /// Whether the name of its output follows from its options.
     named: bool,
     /// Its place in the file, for error messages.
@@ -99,10 +101,11 @@ impl Wanted {
         let keys = Keys::new(folder);
         let (options, mut rest) = keys.section(root, Section::Whole)?;
         let mut wanted = Wanted {
-            jobs: Vec::new(),
-            manner: Manner { jobs: 1, skip_existing: false, continue_on_error: false },
+            models: Vec::new(),
+            manner: Manner { jobs: 1, continue_on_error: false, continuing: "`continue_on_error`" },
         };
         wanted.manner(&mut rest)?;
+        let skips = skip_existing(&mut rest)?.unwrap_or(false);
         let mut used = vec![false; options.len()];
         for (key, value) in rest {
             match key.value.as_str() {
@@ -112,13 +115,13 @@ impl Wanted {
                     };
                     for (index, model) in models.iter().enumerate() {
                         let place = format!("line {}, models[{index}]", model.line);
-                        wanted.model(&keys, &options, &mut used, model, place)?;
+                        wanted.model(&keys, (&options, skips), &mut used, model, place)?;
                     }
                 }
-                _ => wanted.batch(&keys, &options, &mut used, &value)?,
+                _ => wanted.batch(&keys, (&options, skips), &mut used, &value)?,
             }
         }
-        if wanted.jobs.is_empty() {
+        if wanted.models.is_empty() {
             return Err(Wrong::at(root.line, "neither `models` nor `batch` names a model"));
         }
         if let Some(at) = used.iter().position(|used| !used) {
@@ -131,12 +134,13 @@ impl Wanted {
     fn model(
         &mut self,
         keys: &Keys,
-        general: &Options,
+        (general, skips): (&Options, bool),
         used: &mut [bool],
         model: &At<Node>,
         place: String,
     ) -> Result<(), Wrong> {
-        let (own, rest) = keys.section(model, Section::Model)?;
+        let (own, mut rest) = keys.section(model, Section::Model)?;
+        let skip_existing = skip_existing(&mut rest)?.unwrap_or(skips);
         let path = |name: &str| -> Result<Option<PathBuf>, Wrong> {
             let found = rest.iter().find(|(key, _)| key.value == name);
             found.map(|(_, value)| keys.path(value)).transpose()
@@ -146,19 +150,20 @@ impl Wanted {
         let output =
             path("output")?.ok_or_else(|| Wrong::at(model.line, "this model has no `output`"))?;
         let args = keys.typed(general, used, &own, &input, &output)?;
-        self.jobs.push(Job { args, named: false, place });
+        self.models.push(Typed { args, skip_existing, named: false, place });
         Ok(())
     }
 
     fn batch(
         &mut self,
         keys: &Keys,
-        general: &Options,
+        (general, skips): (&Options, bool),
         used: &mut [bool],
         batch: &At<Node>,
     ) -> Result<(), Wrong> {
         let (own, mut rest) = keys.section(batch, Section::Batch)?;
         self.manner(&mut rest)?;
+        let skip_existing = skip_existing(&mut rest)?.unwrap_or(skips);
         let path = |name: &str| -> Result<PathBuf, Wrong> {
             match rest.iter().find(|(key, _)| key.value == name) {
                 Some((_, value)) => keys.path(value),
@@ -173,7 +178,7 @@ impl Wanted {
         for model in models {
             let place = format!("line {}, batch: {}", batch.line, model.display());
             let args = keys.typed(general, used, &own, &model, &folder)?;
-            self.jobs.push(Job { args, named: true, place });
+            self.models.push(Typed { args, skip_existing, named: true, place });
         }
         Ok(())
     }
@@ -184,7 +189,6 @@ impl Wanted {
         rest.retain(|(key, value)| {
             let manner = &mut self.manner;
             match (key.value.as_str(), &value.value) {
-                ("skip_existing", Node::Bool(on)) => manner.skip_existing = *on,
                 ("continue_on_error", Node::Bool(on)) => manner.continue_on_error = *on,
                 ("jobs", Node::Number(count)) => {
                     if let Ok(count @ 1..=256) = count.parse() {
@@ -194,10 +198,7 @@ impl Wanted {
                         wrong = Some(Wrong::at(value.line, what));
                     }
                 }
-                ("skip_existing" | "continue_on_error", _) => {
-                    let what = format!("`{}` is neither true nor false", key.value);
-                    wrong = Some(Wrong::at(value.line, what));
-                }
+                ("continue_on_error", _) => wrong = Some(no_bool(key, value)),
                 ("jobs", _) => wrong = Some(Wrong::at(value.line, "`jobs` is no number")),
                 _ => return true,
             }
@@ -207,15 +208,30 @@ impl Wanted {
     }
 }
 
+/// Removes the key that says whether existing outputs are skipped.
+fn skip_existing(rest: &mut Vec<(At<String>, At<Node>)>) -> Result<Option<bool>, Wrong> {
+    let Some(at) = rest.iter().position(|(key, _)| key.value == "skip_existing") else {
+        return Ok(None);
+    };
+    match rest.remove(at) {
+        (_, At { value: Node::Bool(on), .. }) => Ok(Some(on)),
+        (key, value) => Err(no_bool(&key, &value)),
+    }
+}
+
+fn no_bool(key: &At<String>, value: &At<Node>) -> Wrong {
+    Wrong::at(value.line, format!("`{}` is neither true nor false", key.value))
+}
+
 /// The file of a result in the output folder of a batch.
 fn named(folder: &OutputFile, model: &Path, weights: WeightType) -> OutputFile {
     let folder = folder.output.as_deref().unwrap_or(Path::new("."));
     OutputFile::at(folder.join(batch::name(model, weights)))
 }
 
-impl Job {
+impl Typed {
     /// The parsed command line, which writes over none of the paths that were `typed`.
-    fn work(&self, typed: &[Named]) -> Result<Work, Failure> {
+    fn job(&self, typed: &[Named]) -> Result<Job, Failure> {
         let at = |what: &str| Failure::Misuse(format!("{}: {what}", self.place));
         let (paths, arguments) = args::command()
             .try_get_matches_from(&self.args)
@@ -233,7 +249,7 @@ impl Job {
             })?;
         let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
         overwriting::check(&[typed, &paths].concat()).map_err(misuse)?;
-        Ok(match arguments.command {
+        let work = match arguments.command {
             Command::Quantize(mut args) => {
                 let config = args.options.config(Verb::Quantize);
                 let config = config.map_err(misuse)?;
@@ -251,7 +267,8 @@ impl Job {
                 Work::Calibrate(args)
             }
             _ => return Err(at("is neither quantized nor calibrated")),
-        })
+        };
+        Ok(Job { work, skip_existing: self.skip_existing })
     }
 }
 
@@ -267,24 +284,24 @@ struct Shown {
     warnings: Vec<String>,
 }
 
-fn show(wanted: &Wanted, all: &[Work], console: &mut Console<'_>) -> Result<(), Failure> {
+fn show(wanted: &Wanted, all: &[Job], console: &mut Console<'_>) -> Result<(), Failure> {
     let mut shown = Vec::new();
-    for (job, work) in wanted.jobs.iter().zip(all) {
+    for (model, Job { work, .. }) in wanted.models.iter().zip(all) {
         output_path::check_with_folder(&work.output())
-            .map_err(|failure| failure.while_doing(&job.place))?;
+            .map_err(|failure| failure.while_doing(&model.place))?;
         let plan = match work {
             Work::Quantize(args) => quantize::planned(args),
             Work::Calibrate(args) => calibrate::planned(args),
         };
-        let (_, plan) = plan.map_err(|failure| failure.while_doing(&job.place))?;
+        let (_, plan) = plan.map_err(|failure| failure.while_doing(&model.place))?;
         let nothing = match work {
             Work::Quantize(args) => args.nothing,
             Work::Calibrate(args) => args.nothing,
         };
-        nothing.check(&plan).map_err(|failure| failure.while_doing(&job.place))?;
+        nothing.check(&plan).map_err(|failure| failure.while_doing(&model.place))?;
         let output = work.output().display().to_string();
         let mut command: Vec<String> =
-            job.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+            model.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
         // The command line has the folder; the name of the file follows from the options.
         if let Some(typed) = command.get_mut(4) {
             typed.clone_from(&output);

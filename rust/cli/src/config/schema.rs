@@ -8,6 +8,8 @@ pub(super) fn schema() -> Value {
     let paths = |names: &[&str]| -> Map<String, Value> {
         names.iter().map(|name| ((*name).to_owned(), json!({ "type": "string" }))).collect()
     };
+    let mut model = paths(&["input", "output"]);
+    model.extend([skip_existing()]);
     let mut batch = paths(&["input_dir", "output_dir"]);
     batch.extend(manner());
     let mut root = manner();
@@ -35,7 +37,7 @@ pub(super) fn schema() -> Value {
     schema["anyOf"] = json!([{ "required": ["models"] }, { "required": ["batch"] }]);
     schema["$defs"] = json!({
         "options": { "type": "object", "properties": properties() },
-        "model": section(paths(&["input", "output"]), &["input", "output"]),
+        "model": section(model, &["input", "output"]),
         "batch": section(batch, &["input_dir", "output_dir"]),
         "override": of_override(),
     });
@@ -44,7 +46,6 @@ pub(super) fn schema() -> Value {
 
 /// The keys that say how jobs are run.
 fn manner() -> Map<String, Value> {
-    let flag = |about: &str| json!({ "type": "boolean", "description": about, "default": false });
     let jobs = json!({
         "type": "integer",
         "description": "How many models are quantized at once.",
@@ -53,10 +54,18 @@ fn manner() -> Map<String, Value> {
         "default": 1,
     });
     Map::from_iter([
-        ("skip_existing".to_owned(), flag("Skip models whose output exists.")),
-        ("continue_on_error".to_owned(), flag("Go on when a model fails.")),
+        skip_existing(),
+        flag("continue_on_error", "Go on when a model fails."),
         ("jobs".to_owned(), jobs),
     ])
+}
+
+fn skip_existing() -> (String, Value) {
+    flag("skip_existing", "Skip models whose output exists.")
+}
+
+fn flag(name: &str, about: &str) -> (String, Value) {
+    (name.to_owned(), json!({ "type": "boolean", "description": about, "default": false }))
 }
 
 /// Every option, by each of its names, and the keys that only files have.

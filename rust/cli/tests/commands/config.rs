@@ -182,6 +182,76 @@ fn the_folder_of_an_output_is_created_when_it_is_written() {
 }
 
 #[test]
+fn an_existing_output_is_skipped_where_that_is_said() {
+    let folder = Folder::new();
+    for name in ["a.onnx", "b.onnx"] {
+        fs::copy(DIGITS, folder.path(name)).expect("copied");
+    }
+    let statuses = |general: &str, model: &str, batch: &str| {
+        for name in ["a.int8.onnx", "b_int8.onnx"] {
+            fs::write(folder.path(name), "old").expect("written");
+        }
+        let text = format!(
+            "{general}models:\n  - input: a.onnx\n    output: a.int8.onnx\n{model}batch:\n  \
+             input_dir: b.onnx\n  output_dir: .\n{batch}"
+        );
+        let path = file(&folder, "c.yaml", &text);
+        let json = run(&["config", &path, "--format", "json"]).json();
+        [0, 1].map(|at| json["models"][at]["status"].as_str().map(str::to_owned))
+    };
+    let (yes, no) = ("skip_existing: true\n", "skip_existing: false\n");
+    let (own, none) = (|text: &str| format!("    {text}"), String::new());
+    let of_batch = |text: &str| format!("  {text}");
+    for (general, model, batch, expected) in [
+        ("", &none, &none, ["done", "done"]),
+        ("", &none, &of_batch(yes), ["done", "skipped"]),
+        ("", &own(yes), &none, ["skipped", "done"]),
+        (yes, &none, &none, ["skipped", "skipped"]),
+        (yes, &own(no), &none, ["done", "skipped"]),
+        (yes, &none, &of_batch(no), ["skipped", "done"]),
+    ] {
+        let found = statuses(general, model, batch);
+        assert_eq!(
+            found,
+            expected.map(|status| Some(status.to_owned())),
+            "{general}{model}{batch}"
+        );
+    }
+    let path = file(&folder, "c.yaml", "models:\n  - {input: a, output: b, skip_existing: 1}");
+    let wrong = run(&["config", &path]);
+    assert_eq!(wrong.code, 2, "{wrong:?}");
+    assert!(wrong.err.contains("line 2: `skip_existing` is neither true nor false"), "{wrong:?}");
+}
+
+#[test]
+fn the_key_that_goes_on_after_a_failure_is_named() {
+    let folder = Folder::new();
+    fs::write(folder.path("bad.onnx"), "not a model").expect("written");
+    let model = |name: &str| format!("  - {{input: bad.onnx, output: {name}.onnx}}\n");
+    let text = format!("models:\n{}{}", model("a"), model("b"));
+    let stopped = run(&["config", &file(&folder, "c.yaml", &text)]);
+    assert_eq!(stopped.code, 1, "{stopped:?}");
+    assert!(stopped.err.contains("1 were not begun (`continue_on_error` goes on)"), "{stopped:?}");
+}
+
+#[test]
+fn an_output_that_is_skipped_may_be_that_of_another_model() {
+    let folder = Folder::new();
+    fs::copy(DIGITS, folder.path("a.onnx")).expect("copied");
+    let text = "models:\n  - {input: a.onnx, output: out/a_int8.onnx}\nbatch:\n  \
+                input_dir: a.onnx\n  output_dir: out\n  skip_existing: true\n";
+    let path = file(&folder, "c.yaml", text);
+    let refused = run(&["config", &path]);
+    assert!(refused.code == 2 && refused.err.contains("would both become"), "{refused:?}");
+    fs::create_dir(folder.path("out")).expect("made");
+    fs::write(folder.path("out/a_int8.onnx"), "old").expect("written");
+    let json = run(&["config", &path, "--format", "json"]).json();
+    assert_eq!((&json["done"], &json["skipped"]), (&1.into(), &1.into()), "{json}");
+    fs::write(&path, text.replace("true", "false")).expect("written");
+    assert_eq!(run(&["config", &path]).code, 2);
+}
+
+#[test]
 fn what_is_wrong_is_named_with_its_line_before_anything_is_done() {
     let folder = Folder::new();
     let cases = [
