@@ -70,6 +70,7 @@ pub(crate) enum Command {
     /// Quantize the weights of a model
     Quantize(Box<QuantizeArguments>),
     /// Quantize the weights and activations of a model, with ranges from samples
+    #[command(alias = "calibrate-matrix")]
     Calibrate(Box<CalibrateArguments>),
     /// Quantize the weights of several models
     Batch(Box<BatchArguments>),

@@ -32,6 +32,7 @@ pub(crate) struct OutputArguments {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     #[default]
+    #[value(alias = "human")]
     Text,
     Json,
 }

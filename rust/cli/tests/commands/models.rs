@@ -53,6 +53,24 @@ fn infer_shapes_writes_what_is_known_of_each_value() {
 }
 
 #[test]
+fn the_names_of_0_10_mean_the_same() {
+    let shown = |format: &str| run(&["info", DIGITS, "--format", format]);
+    assert_eq!(shown("human").out, shown("text").out);
+    assert_eq!(shown("human").code, 0);
+    let folder = Folder::new();
+    let made = ["calibrate", "calibrate-matrix"].map(|command| {
+        let path = folder.path(command);
+        let samples = ["--data", SAMPLES, "--limit", "2", "--engine", "tract"];
+        let answer = run(&[&[command, DIGITS, "-q", "-o", &path][..], &samples].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        fs::read(path).expect("written")
+    });
+    assert_eq!(made[0], made[1]);
+    let help = run(&["--help"]).out;
+    assert!(!help.contains("human") && !help.contains("calibrate-matrix"), "{help}");
+}
+
+#[test]
 fn info_tells_what_is_in_a_model() {
     let text = run(&["info", DIGITS]);
     assert_eq!((text.code, text.err.as_str()), (0, ""));
