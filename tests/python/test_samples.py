@@ -142,9 +142,17 @@ def test_errors_in_a_sample_name_the_problem_and_the_place(
         assert caught.match(place)
 
 
-@pytest.mark.parametrize(
-    "form", ["npz", "safetensors", "dict", "dicts", "dicts of batches", "reader"]
-)
+@pytest.mark.parametrize("form", ["npz", "safetensors"])
+def test_the_only_array_of_a_file_needs_no_name(
+    plan: Plan, form: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    make, _ = FORMS[form]
+    taken = plan.calibrate(make("image", GOOD), engine="tract")
+    assert any("`image`, is taken for input `x`" in said for said in caplog.messages)
+    assert taken.values == plan.calibrate(make("x", GOOD), engine="tract").values
+
+
+@pytest.mark.parametrize("form", ["dict", "dicts", "dicts of batches", "reader"])
 def test_a_wrong_name_comes_with_the_right_one(plan: Plan, form: str) -> None:
     make, place = FORMS[form]
     message = r"no array for input `x`; arrays that match no input: `image` \(`x`.*\)"

@@ -210,6 +210,37 @@ fn arrays_are_matched_to_inputs_by_name() {
 }
 
 #[test]
+fn the_only_array_of_a_file_belongs_to_the_only_input() {
+    let x = [input("x", DataType::Float, &[-1, 2])];
+    let [rows, others] = [counting(&[2, 2]), counting(&[2, 3])];
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = |name: &str, array: &str, rows: &Tensor| match name {
+        "x.npz" => npz(&[(array, npy_of(rows))], CompressionMethod::Stored),
+        _ => safetensors(&[(array, rows)]),
+    };
+    for name in ["x.npz", "x.safetensors"] {
+        let named = good(open(name, &file(name, "x", &rows), &x, None));
+        assert_eq!(good(open(name, &file(name, "y", &rows), &x, None)), named);
+        for (array, said) in [
+            ("x", &[][..]),
+            ("arr_0", &[]),
+            ("y", &["the only array of the samples, `y`, is taken for input `x`"]),
+        ] {
+            let path = folder.path().join(name);
+            std::fs::write(&path, file(name, array, &rows)).expect("written");
+            let samples = samples::open(&path, &x, None).expect("samples");
+            assert_eq!(samples.conversions(), said);
+        }
+        let error = open(name, &file(name, "y", &others), &x, None).expect_err("another shape");
+        assert!(error.to_string().contains("input `x` expects"), "{error}");
+    }
+    // Of several arrays none is taken by another name.
+    let two = safetensors(&[("y", &rows), ("z", &rows)]);
+    let error = open("x.safetensors", &two, &x, None).expect_err("no such array").to_string();
+    assert!(error.starts_with("no array for input `x`; arrays"), "{error}");
+}
+
+#[test]
 fn a_bad_value_stops_at_its_sample() {
     let mut values = vec![0.0; 6];
     values[5] = f32::NAN;
@@ -302,11 +333,6 @@ fn safetensors_give_the_samples_of_their_array() {
         let file = safetensors(&[("labels", &counting(&[7])), ("x", &x), ("ids", &ids)]);
         assert_eq!(good(open("s.safetensors", &file, &inputs, None)), expected);
         assert_eq!(good(open("s.safetensors", &file, &inputs, Some(3))), expected[..3]);
-    }
-    // names as in .npz: a single tensor may be called arr_0
-    for (name, fits) in [("x", true), ("arr_0", true), ("y", false)] {
-        let file = safetensors(&[(name, &x)]);
-        assert_eq!(open("s.safetensors", &file, &inputs[..1], None).is_ok(), fits);
     }
 }
 

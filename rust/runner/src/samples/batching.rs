@@ -56,6 +56,26 @@ pub(super) fn by_input(
     Err(mismatch(message).at_value(&first.name))
 }
 
+/// As [`by_input`], for the arrays of a file: the only one belongs to the only input by any name.
+pub(super) fn of_file(
+    names: &[String],
+    inputs: &[InputSpec],
+) -> Result<Vec<usize>, CalibrationError> {
+    match (inputs, names) {
+        ([input], [_]) if input.dtype.is_some() || input.shape.is_some() => Ok(vec![0]),
+        _ => by_input(names, inputs),
+    }
+}
+
+/// The warning about the only array of a file, if it has another name than the only input.
+pub(super) fn renamed(names: &[String], inputs: &[InputSpec]) -> Option<String> {
+    let ([input], [name]) = (inputs, names) else { return None };
+    let is_named = *name != input.name && name != "arr_0";
+    is_named.then(|| {
+        format!("the only array of the samples, `{name}`, is taken for input `{}`", input.name)
+    })
+}
+
 /// The arrays of the inputs, in the order of the inputs, each with a name.
 pub(super) fn in_order(
     arrays: Vec<(String, Tensor)>,
@@ -80,6 +100,16 @@ pub(super) fn samples(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
+    samples_with(arrays, inputs, limit, None)
+}
+
+/// As [`samples`], with a warning about them.
+pub(super) fn samples_with(
+    arrays: Vec<Rows>,
+    inputs: &[InputSpec],
+    limit: Option<usize>,
+    warning: Option<String>,
+) -> Result<BoxedSamples, CalibrationError> {
     let columns = inputs.iter().zip(arrays).map(|(input, rows)| Column::new(input, rows, limit));
     let columns = columns.collect::<Result<Vec<Column>, CalibrationError>>()?;
     let Some(count) = columns.first().map(|column| column.samples) else {
@@ -98,7 +128,7 @@ pub(super) fn samples(
         let message = format!("samples of shape {:?} have no values", first.shape);
         return Err(data(message).at_value(&first.rows.what));
     }
-    Ok(Box::new(Batches { columns, left: count }))
+    Ok(Box::new(Batches { columns, left: count, warning }))
 }
 
 /// An input and its array.
@@ -240,6 +270,7 @@ fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
 struct Batches {
     columns: Vec<Column>,
     left: usize,
+    warning: Option<String>,
 }
 
 impl Samples for Batches {
@@ -271,6 +302,7 @@ impl Samples for Batches {
 
     fn conversions(&self) -> Vec<String> {
         let columns = self.columns.iter();
-        columns.filter_map(|column| convert::warning(&column.input, column.rows.dtype)).collect()
+        let converted = columns.filter_map(|c| convert::warning(&c.input, c.rows.dtype));
+        self.warning.clone().into_iter().chain(converted).collect()
     }
 }

@@ -35,13 +35,14 @@ fn open(
     let names: Vec<String> =
         names.collect::<Result<_, _>>().map_err(|error| broken().caused_by(error))?;
     let positions =
-        batching::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
+        batching::of_file(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
     let rows = positions.into_iter().map(|position| {
         let what = format!("{what}[{}]", names[position]);
         let entry = archive.by_index(position).map_err(|error| unreadable(&what).caused_by(error));
         rows(path, &entry?, &what)
     });
-    batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+    let warning = batching::renamed(&names, inputs);
+    batching::samples_with(rows.collect::<Result<_, _>>()?, inputs, limit, warning)
 }
 
 /// The rows of the array in an entry of an archive.

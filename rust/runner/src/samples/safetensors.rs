@@ -30,12 +30,13 @@ fn open(
     let (metadata, start) = read_header(path)?;
     let names = metadata.offset_keys();
     let positions =
-        batching::by_input(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
+        batching::of_file(&names, inputs).map_err(|error| error.in_file(what.as_ref()))?;
     let rows = positions.into_iter().map(|position| {
         let name = &names[position];
         rows(path, &metadata, start, name, &format!("{what}[{name}]"))
     });
-    batching::samples(rows.collect::<Result<_, _>>()?, inputs, limit)
+    let warning = batching::renamed(&names, inputs);
+    batching::samples_with(rows.collect::<Result<_, _>>()?, inputs, limit, warning)
 }
 
 /// The header, and where the tensors begin.
