@@ -120,11 +120,18 @@ def test_the_smallest_weights_of_a_deep_network_stay_float_beside_uint8() -> Non
 
 @pytest.mark.parametrize(
     "options",
-    [{"op_types": ["Conv"]}, {"output_format": "dynamic"}, {"layer_bits": {"first": 8, "each": 8}}],
+    [
+        {"op_types": ["Conv"]},
+        {"output_format": "dynamic"},
+        {"layer_bits": {"first": 8, "each": 8}},
+        {"onnxruntime_names": True},
+        {"onnxruntime_names": True, "weights": "uint8"},
+    ],
 )
 def test_weights_that_are_asked_for_are_quantized(options: dict[str, object]) -> None:
     report = quantize_rs.quantize(network(22), None, **options)  # type: ignore[arg-type]
     assert float_weights(report) == set()
+    assert {weight.qtype for weight in report.weights} == {options.get("weights", "int8")}
 
 
 @pytest.mark.parametrize("weights", ["int8", "uint8"])

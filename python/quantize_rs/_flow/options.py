@@ -345,8 +345,8 @@ class QuantizeOptions:
         Name scales, zero points, integers and the nodes around them as `onnxruntime.quantization`
         does (`X_scale`, `X_QuantizeLinear_Output`), for programs that look them up by name.
         Otherwise names are short, and equal zero points are one constant: both are a good part of a
-        small file. All weights get the bits that are asked for, also small tables and kernels.
-        Default: False.
+        small file. All weights get the type that is asked for, also small tables and kernels, and
+        the smallest weights. Default: False.
     calibration : CalibrationOptions
         The samples, and how ranges follow from them.
     accuracy : AccuracyControl

@@ -513,7 +513,8 @@ options! {
     /// Name scales, zero points, integers and the nodes around them as `onnxruntime.quantization`
     /// does (`X_scale`, `X_QuantizeLinear_Output`), for programs that look them up by name.
     /// Otherwise names are short, and equal zero points are one constant: both are a good part of
-    /// a small file. All weights get the bits that are asked for, also small tables and kernels.
+    /// a small file. All weights get the type that is asked for, also small tables and kernels, and
+    /// the smallest weights.
     option onnxruntime_names: bool = false => {
         group: Group::Output,
         example: "onnxruntime_names=True",

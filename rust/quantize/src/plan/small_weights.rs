@@ -36,10 +36,12 @@ const MIN_HALVES: usize = 64;
 /// bits do, with a margin: the step of small halves is 2⁻²⁴.
 const MIN_ABSMAX: f32 = 1.0 / 8192.0;
 
-/// Keeps the smallest weights more accurate, unless the options name what to quantize.
+/// Keeps the smallest weights more accurate, unless the options name what to quantize, or ask for
+/// the weights of onnxruntime.
 pub(super) fn keep(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let Context { graph, constants, config, selection, .. } = *context;
-    if !config.only_dequantizes() || config.include.is_some() || config.op_types.is_some() {
+    let named = config.include.is_some() || config.op_types.is_some() || config.onnxruntime_names;
+    if !config.only_dequantizes() || named {
         return Outcome::default();
     }
     let quantized: Vec<Weight<'_, '_>> = constants
