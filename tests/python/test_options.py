@@ -194,10 +194,12 @@ def test_an_object_and_keywords_give_the_same_file() -> None:
         ("passes", []),
         ("calibration_data", SAMPLES),
         ("validation_data", SAMPLES),
+        ("block_size", 32),
     ],
 )
 def test_every_alias_is_the_same_option(canonical_name: str, value: object) -> None:
     expected = quantize(DIGITS, None, **{canonical_name: value}).model
+    assert OPTIONS[canonical_name].aliases
     for alias in OPTIONS[canonical_name].aliases:
         assert quantize(DIGITS, None, **{alias: value}).model == expected, alias
 

@@ -80,6 +80,7 @@ class QuantizeKeywords(TypedDict, total=False):
 
     # Aliases: other names of the same options.
     precision: str | None  # weights
+    group_size: int | None  # block_size
     effort: str  # rounding_effort
     exclude_layers: Iterable[str] | None  # exclude
     included_layers: Iterable[str] | None  # include
@@ -218,6 +219,7 @@ class PlanKeywords(TypedDict, total=False):
 
     # Aliases: other names of the same options.
     precision: str | None  # weights
+    group_size: int | None  # block_size
     effort: str  # rounding_effort
     excluded_layers: Iterable[str] | None  # exclude
     exclude_layers: Iterable[str] | None  # exclude

@@ -100,7 +100,7 @@ def quantize(
         - `narrow_range`: Leave out the most negative value of the type, such as -128, in symmetric
           weights; False uses it.
         - `block_size`: Use one scale for each block of N consecutive elements along the axis that
-          is summed over.
+          is summed over. Also called `group_size`.
         - `weight_method`: How the scales of weights are chosen. One of ``"minmax"``, ``"mse"``,
           ``"hqq"``.
         - `rounding`: How weights are rounded to integers. One of ``"preserve_sums"``,

@@ -61,7 +61,7 @@ ROWS: tuple[Row, ...] = (
     ),
     Row(
         name="block_size",
-        aliases=(),
+        aliases=("group_size",),
         cls="QuantizeOptions",
         group="weights",
         default=None,

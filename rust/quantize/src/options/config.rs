@@ -231,6 +231,7 @@ options! {
     /// Use one scale for each block of N consecutive elements along the axis that is summed over.
     /// N is a power of two.
     option block_size: Option<usize> = None => {
+        aliases: &["group_size"],
         range: (Some(16.0), Some(4096.0)),
         default_text: Some("no blocks; 32 with output_format=matmul_nbits"),
         verbs: WEIGHTS_ALONE,
