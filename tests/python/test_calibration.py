@@ -177,6 +177,28 @@ def test_random_samples_are_seeded_and_warned_about(
     assert made(num_samples=7, limit=3).samples == 3
 
 
+@pytest.mark.parametrize("form", ["file", "array", "iterator"])
+def test_the_shape_of_samples_is_compared_with_the_one_given(
+    digits: Path, images: Path, form: str
+) -> None:
+    data = np.load(images)[:4]
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+
+    def calibrated(**options: Any) -> quantize_rs.Ranges:
+        given = {"file": images, "array": data, "iterator": iter(list(data))}[form]
+        return plan.calibrate(given, engine="tract", limit=4, **options)
+
+    assert calibrated(sample_shape=(1, 8, 8)).values == calibrated().values
+    message = r"sample_shape is \[3, 8, 8\], and the samples have the shape \[1, 8, 8\]"
+    with pytest.raises(quantize_rs.OptionError, match=message) as refused:
+        calibrated(sample_shape=(3, 8, 8))
+    assert refused.value.option == "sample_shape"
+    report = quantize_rs.quantize_with_calibration(
+        digits, None, data, sample_shape=[1, 8, 8], engine="tract", check="none"
+    )
+    assert report.samples == 4
+
+
 def test_the_shape_of_random_samples_is_that_of_the_inputs_that_it_fits() -> None:
     """A recurrent model with a state, whose batch is open, too."""
     text = """<ir_version: 8, opset_import: ["" : 17]>

@@ -18,7 +18,8 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_c
 SAMPLES = DIGITS.with_name("calibration.npy")
 
 RUN: dict[str, Any] = {"engine": "tract", "threads": 2}
-NOISE: dict[str, Any] = {"sample_shape": (1, 8, 8), "seed": 3}
+NOISE: dict[str, Any] = {"seed": 3}  # for random samples alone
+SHAPE: dict[str, Any] = {"sample_shape": (1, 8, 8)}  # for samples
 CLASSES: dict[str, Any] = {"labels": [1], "scores": "logits"}
 
 
@@ -87,7 +88,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
     (
         "16-bit floats without samples",
         lambda **options: quantize_rs.convert_float16(DIGITS, None, **options),
-        RUN | NOISE | {"limit": 3, "num_samples": 5, "enough_sqnr": 40.0},
+        RUN | NOISE | SHAPE | {"limit": 3, "num_samples": 5, "enough_sqnr": 40.0},
     ),
     (
         "variants without samples",
@@ -99,7 +100,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
         lambda **options: quantize_rs.quantize_with_calibration(DIGITS, None, SAMPLES, **options),
         NOISE | {"scores": "logits"},
     ),
-    ("ranges", with_ranges, RUN | NOISE | {"limit": 3, "num_samples": 5}),
+    ("ranges", with_ranges, RUN | NOISE | SHAPE | {"limit": 3, "num_samples": 5}),
     (
         "mixed_precision without data",
         lambda **options: quantize_rs.mixed_precision(DIGITS, target_size=0.5, **options),
@@ -108,7 +109,7 @@ CASES: list[tuple[str, Verb, dict[str, Any]]] = [
     (
         "sensitivity without data",
         lambda **options: quantize_rs.sensitivity(DIGITS, **options),
-        RUN | NOISE | {"limit": 3, "num_samples": 7, "activations": "uint8"} | CLASSES,
+        RUN | NOISE | SHAPE | {"limit": 3, "num_samples": 7, "activations": "uint8"} | CLASSES,
     ),
     (
         "sensitivity of a plan",

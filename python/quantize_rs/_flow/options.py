@@ -50,8 +50,8 @@ class CalibrationOptions:
     num_samples : int
         How many random samples there are. Other data is used whole; see `limit`. Default: 100.
     sample_shape : Iterable[int] | None
-        The shape of a random sample without its first axis, where the model leaves it open.
-        Default: that of the model's input.
+        The shape of a random sample without its first axis, where the model leaves it open. Samples
+        that are given must have this shape. Default: that of the model's input.
     seed : int
         The seed of random samples. Default: 0.
     """

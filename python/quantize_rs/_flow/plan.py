@@ -99,8 +99,11 @@ class Plan:
             with a model that also has these values as outputs.
         limit : int, optional
             Use only the first N samples.
-        num_samples, sample_shape, seed
+        num_samples, seed
             For ``"random"`` only.
+        sample_shape
+            The shape of a sample without its first axis: for ``"random"`` where the model leaves it
+            open. Other samples of another shape are refused.
         threads : int, optional
             The number of samples that run in parallel; by default the number of cores, or 1 if
             `engine` is an object.

@@ -338,6 +338,7 @@ def quantize_with_calibration(
     sample_shape : sequence of int, optional
         The shape of a random sample without its first axis, where the model leaves it open. It
         applies to the inputs that it fits; in others, dimensions that the model leaves open are 1.
+        Samples that are given must have this shape.
     native_int4, symmetric, excluded_layers, min_elements, layer_bits
         As in `quantize`.
     options : QuantizeOptions, optional

@@ -75,15 +75,19 @@ def sample_source(
     seed = check.count("seed", seed)
     if not is_noise(data):
         why = 'on samples that are given: it is for "random"'
-        unused = {"sample_shape": shape is not None, "seed": seed != 0}
         check.reject_unused(f"{why}; see limit", num_samples=count != NUM_SAMPLES)
-        check.reject_unused(why, **unused)
+        check.reject_unused(why, seed=seed != 0)
+        source = _given(data, option, model)
+        return source if shape is None else _core.Source.expecting(source, shape)
+    _log.warning("%s; give real samples as %s", noise, option)
+    return _core.Source.random(count, shape, seed)
+
+
+def _given(data: CalibrationData | None, option: str, model: _core.Model) -> _core.Source:
+    """Return the samples in `data`, which asks for no random values."""
     match data:
         case None:
             raise OptionError(f"{option} is None, {_EXPECTED}", option=option)
-        case str() if is_noise(data):
-            _log.warning("%s; give real samples as %s", noise, option)
-            return _core.Source.random(count, shape, seed)
         case ImageFolder() if not paths.ending(data.path, paths.TAR):
             return image_source(data)
     model.refuse_string_inputs()

@@ -519,7 +519,7 @@ ROWS: tuple[Row, ...] = (
         nullable=True,
         empty=False,
         verbs=("quantize", "calibrate"),
-        needs=Needs("with calibration_data=random", option="calibration_data", values=("random",)),
+        needs=Needs("with calibration_data", given=("calibration_data",)),
     ),
     Row(
         name="seed",

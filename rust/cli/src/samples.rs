@@ -157,18 +157,20 @@ impl SampleArguments {
     }
 
     fn file(&self, path: &Path, inputs: &[InputSpec]) -> Result<BoxedSamples, Failure> {
-        let only_random = [
-            ("--num-samples", self.num_samples.is_some()),
-            ("--sample-shape", self.sample_shape.is_some()),
-            ("--seed", self.seed.is_some()),
-        ];
+        let only_random =
+            [("--num-samples", self.num_samples.is_some()), ("--seed", self.seed.is_some())];
         if let Some((flag, _)) = only_random.iter().find(|(_, given)| *given) {
             let message = format!("{flag} is for --calibration-data random; --limit is for files");
             return Err(Failure::Misuse(message));
         }
-        if samples::is_image_path(path) {
-            return Ok(self.images.folder(path)?.open(inputs, self.limit)?);
-        }
-        Ok(samples::open(path, inputs, self.limit)?)
+        let found = if samples::is_image_path(path) {
+            self.images.folder(path)?.open(inputs, self.limit)?
+        } else {
+            samples::open(path, inputs, self.limit)?
+        };
+        Ok(match &self.sample_shape {
+            None => found,
+            Some(shape) => samples::expecting(found, shape.clone()),
+        })
     }
 }

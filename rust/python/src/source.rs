@@ -37,6 +37,11 @@ enum Kind {
         iterator: Py<PyAny>,
         items: Option<usize>,
     },
+    /// Another source, whose samples must have a shape.
+    Expecting {
+        source: Py<Source>,
+        shape: Vec<usize>,
+    },
     /// Another source, which can be read only once, and the samples that were read from it.
     Kept {
         source: Py<Source>,
@@ -116,6 +121,12 @@ impl Source {
         Source(Kind::Iterator { iterator, items })
     }
 
+    /// The same samples, which are refused unless they have this shape, without the first axis.
+    #[staticmethod]
+    fn expecting(source: Bound<'_, Source>, shape: Vec<usize>) -> Source {
+        Source(Kind::Expecting { source: source.unbind(), shape })
+    }
+
     /// The same samples; those of an iterator stay in memory, so that they can be read again.
     #[staticmethod]
     fn again(source: Bound<'_, Source>) -> Source {
@@ -147,6 +158,7 @@ impl Source {
     pub(crate) fn is_iterator(&self) -> bool {
         match &self.0 {
             Kind::Kept { source, read } => source.get().is_iterator() && read_of(read).is_empty(),
+            Kind::Expecting { source, .. } => source.get().is_iterator(),
             kind => matches!(kind, Kind::Iterator { .. }),
         }
     }
@@ -175,6 +187,10 @@ impl Source {
             Kind::Random { count, shape, seed } => {
                 let count = limit.map_or(*count, |limit| limit.min(*count));
                 samples::random(&inputs, count, shape.as_deref(), *seed)
+            }
+            Kind::Expecting { source, shape } => {
+                let samples = source.get().samples(model, limit, interrupt)?;
+                Ok(samples::expecting(samples, shape.clone()))
             }
             Kind::Kept { source, .. } if !source.get().is_iterator() => {
                 source.get().samples(model, limit, interrupt)

@@ -72,6 +72,14 @@ pub enum CalibrationErrorKind {
         /// What does not fit, and how to fix it.
         problem: String,
     },
+    /// Samples have another shape than the option `sample_shape` says.
+    #[error("sample_shape {}", of_shapes(expected, found))]
+    SampleShape {
+        /// The option, without the first axis of a sample.
+        expected: Vec<usize>,
+        /// The shape of a sample, without its first axis.
+        found: Vec<usize>,
+    },
     /// An element of a sample is NaN or infinite.
     #[error("{found} at {position:?}, samples must be finite")]
     NonFinite {
@@ -160,6 +168,7 @@ impl CalibrationErrorKind {
             | Self::RepeatedInput { .. }
             | Self::WrongInput { .. }
             | Self::StringInput { .. }
+            | Self::SampleShape { .. }
             | Self::InputMismatch { .. } => "input_mismatch",
             Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",
             Self::Unsupported { .. }
@@ -175,6 +184,11 @@ impl CalibrationErrorKind {
     pub fn is_unsupported(&self) -> bool {
         self.category() == "unsupported"
     }
+}
+
+/// What is wrong with the option `sample_shape`.
+fn of_shapes(expected: &[usize], found: &[usize]) -> String {
+    format!("is {expected:?}, and the samples have the shape {found:?} without their first axis")
 }
 
 fn place(value: Option<&str>, file: Option<&str>, sample: Option<usize>) -> String {
@@ -400,7 +414,12 @@ impl From<quantize_rs_onnx::Error> for QuantizeError {
 
 impl From<CalibrationError> for QuantizeError {
     fn from(error: CalibrationError) -> QuantizeError {
-        QuantizeError::new(error.into())
+        match error.kind() {
+            CalibrationErrorKind::SampleShape { expected, found } => {
+                QuantizeError::option("sample_shape", of_shapes(expected, found))
+            }
+            _ => QuantizeError::new(error.into()),
+        }
     }
 }
 

@@ -147,6 +147,21 @@ fn what_calibration_has_to_say_is_in_the_summary() {
 }
 
 #[test]
+fn the_shape_of_samples_is_compared_with_the_one_given() {
+    let folder = Folder::new();
+    let out = folder.path("m.onnx");
+    let calibrate = |shape: &str| {
+        let data = ["--data", SAMPLES, "--limit", "2", "--engine", "tract"];
+        run(&[&["calibrate", DIGITS, "-o", &out, "--sample-shape", shape][..], &data].concat())
+    };
+    let refused = calibrate("3,8,8");
+    let said = "--sample-shape is [3, 8, 8], and the samples have the shape [1, 8, 8] without";
+    assert_eq!((refused.code, refused.err.contains(said)), (2, true), "{refused:?}");
+    assert!(folder.is_empty());
+    assert_eq!(calibrate("1,8,8").code, 0);
+}
+
+#[test]
 fn random_samples_are_asked_for_by_name_and_warned_of() {
     let folder = Folder::new();
     let calibrate = |name: &str, seed: &str| {

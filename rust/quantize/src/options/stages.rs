@@ -96,10 +96,11 @@ options! {
         flag: Flag { value_name: Some("N"), ..Flag::PLAIN },
     };
 
-    /// The shape of a random sample without its first axis, where the model leaves it open.
+    /// The shape of a random sample without its first axis, where the model leaves it open. Samples
+    /// that are given must have this shape.
     row sample_shape: Option<Vec<usize>> = None => {
         default_text: Some("that of the model's input"),
-        only_with: Some(RANDOM),
+        only_with: Some(SAMPLES),
         example: "sample_shape=(3, 224, 224)",
         flag: Flag { value_name: Some("DIMS"), commas: true, ..Flag::PLAIN },
     };

@@ -6,6 +6,7 @@
 mod batching;
 mod convert;
 mod diagnostics;
+mod expected;
 mod fortran;
 mod images;
 mod iterables;
@@ -27,6 +28,7 @@ use quantize_rs_onnx::Tensor;
 pub use crate::inputs::refuse_strings;
 pub use convert::convert;
 pub use diagnostics::SampleDiagnostics;
+pub use expected::expecting;
 pub use images::{
     ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, is_image_path, matching_files,
 };
