@@ -207,3 +207,26 @@ def test_groups_that_do_not_divide_the_channels_are_left_alone(
     for per_channel in (True, False):
         report = quantize_rs.quantize(model, None, per_channel=per_channel, check="none")
         assert not is_equalized(report)
+
+
+def test_factors_of_a_normalization_are_folded_beside_one_scale() -> None:
+    """Left outside, they would keep channels from being equalized, and the result from integers."""
+    zeros, ones = np.zeros(CHANNELS), np.ones(CHANNELS)
+    even = np.random.default_rng(4).normal(0, 0.4, (CHANNELS, 3, 3, 3))
+    normalization = {"gamma": powers(2), "beta": zeros, "mean": zeros, "variance": ones}
+    normalized = node("BatchNormalization", "c gamma beta mean variance", "n")
+    model = network([normalized, node("Relu", "n", "h")], w1=even, b1=zeros, **normalization)
+    data = samples(model, 8, 128)
+
+    def quantized(**options: Any) -> tuple[float, bool]:
+        report = quantize_rs.quantize_with_calibration(
+            model, None, data, per_channel=False, **options
+        )
+        assert report.model is not None
+        kinds = {made.op_type for made in onnx.load_from_string(report.model).graph.node}
+        return measured(model, report), "BatchNormalization" in kinds
+
+    sqnr, is_left = quantized()
+    plain, is_left_alone = quantized(equalize=False)
+    assert (is_left, is_left_alone) == (False, True)
+    assert sqnr > max(20, plain + 5)

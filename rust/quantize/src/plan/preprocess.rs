@@ -120,7 +120,9 @@ impl PreprocessedModel {
         let is_qdq = matches!(config.output_format, Format::Qdq | Format::QOperator);
         passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
         passes.retain(|pass| asked || config.equalize || pass.name != EQUALIZE);
-        let per_tensor = !config.scales_per_channel() && config.block_size.is_none();
+        // Equalizing makes up for factors of channels that are folded into one scale.
+        let one_scale = !config.scales_per_channel() && config.block_size.is_none();
+        let per_tensor = one_scale && !config.equalize;
         let attention = config.writes_qattention();
         let planning = Purpose::Planning { per_tensor, attention };
         let purpose = if asked { Purpose::Optimizing } else { planning };
