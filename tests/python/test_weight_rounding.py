@@ -495,3 +495,24 @@ def test_weights_of_float16_models_are_rounded_too(dtype: Any, output_format: st
         return oracle.sqnr(wanted, oracle.ort(report.model, others))
 
     assert decibels(calibration_data=samples) > decibels() + 6
+
+
+def test_a_rounded_weight_is_judged_by_the_output_of_its_layer() -> None:
+    """Integers that make good each other's errors are far from the weight they belong to."""
+    normal = rng(0).normal
+    weight = normal(size=(64, 32))
+    weight[[5, 9]] = [[25], [-25]]
+    x = normal(size=(256, 3)) @ normal(size=(3, 64)) + normal(size=(256, 64)) * 0.01
+    x[:, [5, 9]] = normal(size=(256, 2)) * 0.01
+    made = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": weight}, ["n", 64])
+    data = x.astype(np.float32)
+    rounded = quantize_rs.quantize(made, None, bits=4, calibration_data=data, engine="tract")
+    tall = normal(size=(4096, 4))
+    tall[5] = 60
+    other = model([helper.make_node("MatMul", ["x", "w"], ["y"])], {"w": tall}, ["n", 4096])
+    alone = quantize_rs.quantize(other, None, bits=4, weight_method="minmax", check="none")
+    for report in (rounded, alone):
+        assert report.weights[0].sqnr_db < 6
+    low = "dB is low for 4 bits"
+    assert not any(low in warning for warning in rounded.warnings)
+    assert any(low in warning for warning in alone.warnings)

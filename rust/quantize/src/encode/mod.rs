@@ -175,14 +175,17 @@ pub(crate) fn encode_cached(
                 "weight `{name}`: {widened} scales were raised to fit the bias into int32"
             ));
         }
-        if let Some(metrics) = &tensor.metrics
-            && metrics.sqnr_db < poor_db(bits)
-        {
+        // Integers that were rounded with samples make good each other's errors.
+        let evidence = ranges.filter(|_| tensor.rounded.is_some()).and_then(|ranges| {
+            let rounded = ranges.rounded.get(name.as_str())?;
+            Some(("at the output of its layer ", rounded.evidence.output_db()?))
+        });
+        let found = evidence.or_else(|| Some(("", tensor.metrics.as_ref()?.sqnr_db)));
+        if let Some((place, db)) = found.filter(|(_, db)| *db < poor_db(bits)) {
             let more = if bits >= 8 { " or more" } else { "" };
             encoded.warnings.push(format!(
-                "weight `{name}`: {:.1} dB is low for {} bits{more}; if the model depends on it, \
-                 leave it float with exclude",
-                metrics.sqnr_db,
+                "weight `{name}`: {db:.1} dB {place}is low for {} bits{more}; if the model depends \
+                 on it, leave it float with exclude",
                 bits.min(8),
             ));
         }

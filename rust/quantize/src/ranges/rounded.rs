@@ -50,6 +50,14 @@ pub struct RoundingEvidence {
     pub held_back: bool,
 }
 
+impl RoundingEvidence {
+    /// The SQNR of the layer's output in dB, if it was measured.
+    pub(crate) fn output_db(&self) -> Option<f64> {
+        let error = self.errors.get(self.algorithm.name())?;
+        error.is_finite().then(|| -10.0 * f64::from(*error).log10())
+    }
+}
+
 impl RoundedWeight {
     /// The scales and zero points together.
     pub(crate) fn params(&self) -> Vec<Params> {
