@@ -148,9 +148,15 @@ impl Plan {
         }
         // Weights that are dequantized get what they get in a model of quantized weights alone.
         let config = Config { activations: None, ..plan.config.clone() };
-        let alone = Plan::decided(graph, config)?;
-        // Those of the other say why no activation is quantized.
-        Ok(Plan { warnings: plan.warnings, ..alone })
+        let mut alone = Plan::decided(graph, config)?;
+        // The other says why no activation is quantized.
+        alone.warnings = plan.warnings;
+        for (value, other) in alone.values.iter_mut().zip(plan.values) {
+            if !value.is_quantized() && !other.is_quantized() {
+                *value = other;
+            }
+        }
+        Ok(alone)
     }
 
     /// Whether activations were to be quantized, and none is, so that only weights are dequantized.
