@@ -497,7 +497,7 @@ def test_weights_of_float16_models_are_rounded_too(dtype: Any, output_format: st
     assert decibels(calibration_data=samples) > decibels() + 6
 
 
-def test_a_rounded_weight_is_judged_by_the_output_of_its_layer() -> None:
+def test_a_rounded_weight_is_evaluated_by_the_output_of_its_layer() -> None:
     """Integers that make good each other's errors are far from the weight they belong to."""
     normal = rng(0).normal
     weight = normal(size=(64, 32))
