@@ -213,7 +213,12 @@ def test_factors_of_a_normalization_are_folded_beside_one_scale() -> None:
     """Left outside, they would keep channels from being equalized, and the result from integers."""
     zeros, ones = np.zeros(CHANNELS), np.ones(CHANNELS)
     even = np.random.default_rng(4).normal(0, 0.4, (CHANNELS, 3, 3, 3))
-    normalization = {"gamma": powers(2), "beta": zeros, "mean": zeros, "variance": ones}
+    normalization: dict[str, Any] = {
+        "gamma": powers(2),
+        "beta": zeros,
+        "mean": zeros,
+        "variance": ones,
+    }
     normalized = node("BatchNormalization", "c gamma beta mean variance", "n")
     model = network([normalized, node("Relu", "n", "h")], w1=even, b1=zeros, **normalization)
     data = samples(model, 8, 128)
