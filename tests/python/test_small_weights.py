@@ -178,6 +178,20 @@ def test_calibrating_with_few_bits_gives_the_weights_of_quantizing_alone() -> No
     assert any("no activation is quantized" in warning for warning in calibrated.warnings)
 
 
+def test_weights_that_get_8_bits_are_not_stored_in_the_blocks_of_fewer() -> None:
+    source = network(5)
+    options: dict[str, Any] = {"bits": 2, "block_size": 32, "check": "none"}
+
+    def kinds(**more: Any) -> dict[str, str]:
+        return kinds_of(quantize_rs.quantize(source, None, **options, **more))
+
+    wide = kinds(layer_bits={"w2": 8})
+    assert "block" not in wide["w2"]
+    assert "block" in wide["w3"]
+    asked = kinds(overrides=[{"match": {"name": "w2"}, "weights": 8, "block_size": 16}])
+    assert "blocks of 16" in asked["w2"]
+
+
 def kinds_of(report: quantize_rs.Report) -> dict[str, str]:
     """What each weight is stored as."""
     return {value.name: value.kind for value in report.values if value.role == "weight"}

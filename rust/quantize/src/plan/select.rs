@@ -389,6 +389,17 @@ impl Selection {
         })
     }
 
+    /// Whether an entry sets the granularity of this weight.
+    pub(super) fn sets_granularity<'m>(
+        &self,
+        weight: &[&'m str],
+        readers: impl Iterator<Item = &'m NodeProto>,
+    ) -> bool {
+        let subject = self.subject(weight, readers);
+        self.first(&subject, |entry| entry.block_size).is_some()
+            || self.first(&subject, |entry| entry.per_channel).is_some()
+    }
+
     /// The entries of `overrides` that decided the type, symmetry or granularity of a value, by the
     /// name of the value.
     pub(super) fn decided(

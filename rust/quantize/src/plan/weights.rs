@@ -1,5 +1,6 @@
 //! Decides which constants are quantized, with which type and granularity.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{Granularity, QSpec, QType};
@@ -15,6 +16,7 @@ use super::{
     wider_weights,
 };
 use crate::graph::elements::data_type;
+use crate::graph::ops::is_convolution;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Producer};
@@ -65,6 +67,8 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             outcome.and(Outcome::warn(warning)).and(Outcome::quantize(anchor, plan))
         }
         Ok(None) => {
+            let own = without_needless_blocks(context, constant, config, requested);
+            let config = &*own;
             let (granularity, matrix) = if qtype.is_scaled() {
                 granularity(graph, constant, config, requested)
             } else {
@@ -80,6 +84,30 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
             Outcome::warn(warning).and(Outcome::quantize(anchor, plan))
         }
     }
+}
+
+/// The configuration of a weight without the blocks that weights of fewer bits get: 8 bits are
+/// accurate without, and nothing that convolves or looks up rows reads blocks as they are. What
+/// replaces onnxruntime's results keeps the blocks that were asked for.
+fn without_needless_blocks<'c>(
+    context: &Context<'_, '_>,
+    constant: &Constant<'_>,
+    config: &'c Config,
+    requested: WeightType,
+) -> Cow<'c, Config> {
+    let Context { graph, selection, .. } = *context;
+    let names = constant.names(graph);
+    let has_more_bits = requested.bits() >= 8 && config.weights.bits() < 8;
+    let reads = |node: &NodeProto| is_convolution(node) || node.op_type == "Gather";
+    if config.block_size.is_some()
+        && !config.onnxruntime_names
+        && has_more_bits
+        && constant.multipliers(graph).all(reads)
+        && !selection.sets_granularity(&names, constant.multipliers(graph))
+    {
+        return Cow::Owned(Config { block_size: None, ..config.clone() });
+    }
+    Cow::Borrowed(config)
 }
 
 /// The type requested for a weight.
