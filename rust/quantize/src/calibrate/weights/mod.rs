@@ -90,7 +90,7 @@ impl Plan {
     /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/digits/digits_cnn.onnx");
     /// let prepared = PreprocessedModel::of(&Model::open(path)?, Config::default())?;
     /// let cost = prepared.plan().rounding_cost(&prepared.model)?.expect("weights to round");
-    /// assert_eq!((cost.weights, cost.bytes), (3, 4_614_848));
+    /// assert_eq!((cost.weights, cost.bytes), (3, 2_517_696));
     /// # Ok::<(), quantize_rs::QuantizeError>(())
     /// ```
     ///
