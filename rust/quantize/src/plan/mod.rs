@@ -159,11 +159,13 @@ impl Plan {
         Ok(alone)
     }
 
-    /// Whether activations were to be quantized, and none is, so that only weights are dequantized.
-    /// What replaces onnxruntime's results has the types that were asked for.
+    /// Whether activations were to be quantized, and none is, because no operator multiplies
+    /// integers with weights of so few bits. What replaces onnxruntime's results has the types that
+    /// were asked for.
     fn quantizes_no_activation(&self) -> bool {
-        let Config { activations, output_format, onnxruntime_names, .. } = &self.config;
+        let Config { activations, weights, output_format, onnxruntime_names, .. } = &self.config;
         activations.is_some()
+            && weights.bits() < 8
             && *output_format == Format::Qdq
             && !onnxruntime_names
             && !self.needs_calibration()

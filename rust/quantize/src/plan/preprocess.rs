@@ -120,9 +120,11 @@ impl PreprocessedModel {
         let is_qdq = matches!(config.output_format, Format::Qdq | Format::QOperator);
         passes.retain(|pass| asked || is_qdq || pass.stage != PassStage::Floats);
         passes.retain(|pass| asked || config.equalize || pass.name != EQUALIZE);
-        // Equalizing makes up for factors of channels that are folded into one scale.
+        // What stays outside of a product would keep its output from integers. Equalizing makes up
+        // for most of what factors of channels cost that are folded into one scale.
         let one_scale = !config.scales_per_channel() && config.block_size.is_none();
-        let per_tensor = one_scale && !config.equalize;
+        let folds_all = config.activations.is_some() && config.equalize;
+        let per_tensor = one_scale && !folds_all;
         let attention = config.writes_qattention();
         let planning = Purpose::Planning { per_tensor, attention };
         let purpose = if asked { Purpose::Optimizing } else { planning };
