@@ -100,8 +100,10 @@ class AccuracyControl:
         Whether the outputs of the result are compared with those of the float model, where no
         accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
         calibration if that is longer. The report says what was measured, and a large error is a
-        warning. Without samples the inputs are made from the graph; models of more than 256 MB and
-        models with saved ranges are not run then. One of ``"auto"``, ``"none"``. Default: 'auto'.
+        warning. If a few layers cause it in a model that is calibrated, they stay float, and the
+        warning names them. Without samples the inputs are made from the graph; models of more than
+        256 MB and models with saved ranges are not run then. One of ``"auto"``, ``"none"``.
+        Default: 'auto'.
     scores : str | None
         The output with the scores of the classes. Default: the first output that looks like it.
     """

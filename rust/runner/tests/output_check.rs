@@ -7,7 +7,7 @@ use quantize_rs::{
     CalibrationError, CalibrationErrorKind, CheckSamples, CheckedInputs, Config, Control, Engine,
     Grade, InputSpec, Method, Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized,
     RetainingSamples, Sample, Samples, Session, Target, Tensor, TimedSession, WeightAlgorithm,
-    calibrate,
+    WeightType, calibrate,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::Tract;
@@ -83,6 +83,45 @@ fn a_large_error_is_a_warning_with_the_layer_that_causes_it() {
     let (_, layers) = warning.split_once("most of it comes from ").expect("layers");
     assert!(layers.starts_with("`conv2.weight` ("), "{warning}");
     assert!(warning.ends_with("min_sqnr=20 leaves such layers in float"), "{warning}");
+}
+
+#[test]
+fn layers_that_make_a_static_result_poor_stay_float() {
+    let (model, kept) = (spoilt("conv1.weight"), kept());
+    let statically = Config { activations: Some(QType::UInt8), ..per_tensor() };
+    let float = |config: Config| {
+        let prepared = PreprocessedModel::of(&model, config).unwrap();
+        let plan = prepared.plan();
+        let control = Control { threads: 2, progress: &mut |_| true };
+        let few = &mut SliceOf(kept.iter());
+        let ranges =
+            calibrate(&prepared.model, &plan, &Tract, few, &Method::default(), control).unwrap();
+        let mut made = plan.apply(&prepared.model, Some(&ranges)).unwrap();
+        let given =
+            CheckSamples { samples: &kept, inputs: CheckedInputs::Calibration, calibrated: 0.0 };
+        let control = Control { threads: 2, progress: &mut |_| true };
+        made.check_outputs(&model, Some(&ranges), &Tract, given, control).unwrap();
+        let report = made.report();
+        let db = report.output_check.as_ref().and_then(|check| check.sqnr_db());
+        (report.config.exclude.clone(), report.warnings.clone(), db.unwrap())
+    };
+    let (layers, warnings, db) = float(statically.clone());
+    assert_eq!(layers, ["conv1.weight"]);
+    let [warning] = &warnings[..] else { panic!("{warnings:?}") };
+    assert!(warning.starts_with("`conv1.weight` stays float: with it quantized, "), "{warning}");
+    assert!(warning.ends_with(" dB. check=\"none\" quantizes every layer"), "{warning}");
+    assert!(db > 30.0, "{db}");
+
+    // Layers that an option names are quantized as it says.
+    let bits = [("conv1.weight".to_owned(), WeightType::from(QType::Int8))].into();
+    let named = Config { layer_types: bits, ..statically.clone() };
+    let included = Config { include: Some(vec!["*".to_owned()]), ..statically };
+    for config in [named, included] {
+        let (layers, warnings, db) = float(config);
+        assert_eq!(layers, Vec::<String>::new());
+        assert!(warnings.iter().any(|text| text.contains("`logits` is far")), "{warnings:?}");
+        assert!(db < 10.0, "{db}");
+    }
 }
 
 #[test]

@@ -40,7 +40,10 @@ impl Check<'_> {
         let (quantized, measured) =
             plain.as_ref().map_or((quantized, measured), |(plain, found)| (plain, found));
         let wider = self.with_wider_convolutions(quantized, ranges, measured)?;
-        Ok(wider.or(plain).or_else(|| apart.cloned()))
+        let (quantized, measured) =
+            wider.as_ref().map_or((quantized, measured), |(wider, found)| (wider, found));
+        let float = self.with_float_layers(quantized, ranges, measured)?;
+        Ok(float.or(wider).or(plain).or_else(|| apart.cloned()))
     }
 
     /// The result without equalized channels, if it is better, with its ranges. Channels are
@@ -63,7 +66,7 @@ impl Check<'_> {
         let config = Config { equalize: false, ..report.config.clone() };
         let margin = if ranges.is_some() { MARGIN_DB } else { 0.0 };
         let found = self.calibrated(&config, ranges).and_then(|ranges| {
-            let other = made(self.model, config, ranges.as_ref())?;
+            let other = made(self.model, config, &[], ranges.as_ref())?;
             let measured = self.measured(&other)?;
             Ok(((other, measured), ranges))
         });
@@ -171,7 +174,18 @@ impl Check<'_> {
         before: &OutputCheck,
         margin: f64,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
-        let found = made(self.model, config, ranges)
+        self.tried_leaving((config, &[]), ranges, before, margin)
+    }
+
+    /// As [`Self::tried`], with some layers left in float.
+    pub(super) fn tried_leaving(
+        &mut self,
+        (config, float): (Config, &[String]),
+        ranges: Option<&Ranges>,
+        before: &OutputCheck,
+        margin: f64,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let found = made(self.model, config, float, ranges)
             .and_then(|other| self.measured(&other).map(|measured| (other, measured)));
         match found {
             Ok((other, measured))
@@ -189,9 +203,10 @@ impl Check<'_> {
 fn made(
     model: &Model,
     config: Config,
+    float: &[String],
     ranges: Option<&Ranges>,
 ) -> Result<Quantized, QuantizeError> {
-    let prepared = PreprocessedModel::of(model, config)?;
+    let prepared = PreprocessedModel::leaving(model, config, float)?;
     let mut plan = prepared.plan();
     if let Some(ranges) = ranges {
         plan = plan.without_unseen(ranges);

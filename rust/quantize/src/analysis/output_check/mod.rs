@@ -1,6 +1,7 @@
 //! Measures the output error of a result on a few samples, and warns where it is large.
 
 mod alternatives;
+mod float_layers;
 mod speed;
 
 use std::error::Error;
@@ -10,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::{Model, Span};
 
-use super::{not_finite, sensitivity, weight_sensitivity};
+use super::not_finite;
 use crate::apply::Quantized;
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -19,8 +20,8 @@ use crate::error::{CalibrationErrorKind, QuantizeErrorKind};
 use crate::options::format::ONNX_RUNTIME;
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
-    Below, CalibrationError, CompareOptions, Format, KvCacheType, OutputRow, PreprocessedModel,
-    Progress, QuantizeError, Ranges, SensitivityOptions, compare, convert_opset,
+    Below, CalibrationError, CompareOptions, Format, KvCacheType, LayerRow, OutputRow,
+    PreprocessedModel, Progress, QuantizeError, Ranges, Sensitivity, compare, convert_opset,
 };
 
 /// An output with a lower SQNR gets a warning: its error has a tenth of its power.
@@ -76,9 +77,16 @@ impl Quantized {
         let _span = Span::stage("check the outputs");
         let begun = Instant::now();
         let Control { threads, progress } = control;
-        let mut check = Check { model, engine, given, threads, progress };
+        let (seconds_per_sample, layers) = (0.0, None);
+        let mut check =
+            Check { model, engine, given, threads, progress, seconds_per_sample, layers };
         let mut found = check.measured(self);
         let seconds_of_both = begun.elapsed().as_secs_f64();
+        if let Ok(measured) = &found {
+            #[allow(clippy::cast_precision_loss)] // a few samples
+            let runs = 2.0 * measured.samples.max(1) as f64;
+            check.seconds_per_sample = seconds_of_both / runs;
+        }
         if let Ok(measured) = &found
             && let Some((better, measured)) = check.better(self, ranges, measured)?
         {
@@ -166,6 +174,10 @@ struct Check<'a> {
     given: CheckSamples<'a>,
     threads: usize,
     progress: &'a mut dyn FnMut(Progress) -> bool,
+    /// Wall-clock seconds in which a model runs a sample.
+    seconds_per_sample: f64,
+    /// The errors of the layers, once they are measured.
+    layers: Option<Sensitivity>,
 }
 
 impl Check<'_> {
@@ -253,7 +265,10 @@ impl Check<'_> {
             warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}, from {from}")));
             return Ok(warnings);
         }
-        let from = comes_from(&self.worst_layers(quantized, ranges)?, found);
+        let from = match self.layer_errors(quantized, ranges, found) {
+            Err(error) if is_cancelled(&error) => return Err(error),
+            layers => comes_from(&layers.unwrap_or_default(), found),
+        };
         let call = match found.inputs {
             _ if found.outputs.is_empty() => {
                 "a metric with max_accuracy_drop and validation_data leaves such layers in float"
@@ -299,39 +314,6 @@ impl Check<'_> {
             )
         }))
     }
-
-    /// The layers that cause the largest error alone, the worst first, with their SQNR.
-    fn worst_layers(
-        &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-    ) -> Result<Vec<(String, f64)>, QuantizeError> {
-        let prepared = PreprocessedModel::of(self.model, quantized.report().config.clone())?;
-        let plan = prepared.plan();
-        let end = Instant::now() + self.budget();
-        let one = &self.given.samples[..self.given.samples.len().min(1)];
-        let mut out_of_time = false;
-        let mut go_on = |progress: Progress| {
-            out_of_time = Instant::now() >= end;
-            (self.progress)(progress) && !out_of_time
-        };
-        let control = Control { threads: self.threads, progress: &mut go_on };
-        let (options, samples) = (SensitivityOptions::default(), &mut SliceSamples(one.iter()));
-        let found =
-            sensitivity(&prepared.model, &plan, ranges, self.engine, samples, &options, control);
-        let found = match found {
-            Err(error) if is_cancelled(&error) && !out_of_time => return Err(error),
-            // Without a run, the error of the weights themselves is all there is.
-            Err(_) => match weight_sensitivity(&prepared.model, &plan) {
-                Ok(found) => found,
-                Err(_) => return Ok(Vec::new()),
-            },
-            Ok(found) => found,
-        };
-        let layers = found.layers.iter().filter(|layer| layer.score.is_finite());
-        let layers = layers.take(LAYERS_SHOWN);
-        Ok(layers.map(|layer| (layer.name.clone(), layer.score)).collect())
-    }
 }
 
 /// The lowest SQNR of outputs.
@@ -342,12 +324,14 @@ fn lowest(outputs: &[OutputRow]) -> Option<f64> {
 
 /// What a warning says of the layers that cause the largest error alone. Most of the error comes
 /// from them if their errors together are half of it.
-fn comes_from(layers: &[(String, f64)], found: &OutputCheck) -> String {
+fn comes_from(layers: &[LayerRow], found: &OutputCheck) -> String {
+    let layers = &layers[..layers.len().min(LAYERS_SHOWN)];
     let power = |db: f64| 10_f64.powf(-db / 10.0);
-    let theirs: f64 = layers.iter().map(|(_, db)| power(*db)).sum();
+    let theirs: f64 = layers.iter().map(|layer| power(layer.score)).sum();
     let is_most = lowest(&found.outputs).is_none_or(|db| theirs >= power(db) / 2.0);
-    let names: Vec<String> =
-        layers.iter().map(|(name, db)| format!("`{name}` ({db:.1} dB alone)")).collect();
+    let names =
+        layers.iter().map(|layer| format!("`{}` ({:.1} dB alone)", layer.name, layer.score));
+    let names: Vec<String> = names.collect();
     match (names.is_empty(), is_most) {
         (true, _) => String::new(),
         (_, true) => format!("; most of it comes from {}", names.join(", ")),

@@ -1,0 +1,146 @@
+//! The layers that cause the largest error of a result, and the result with these in float.
+
+// Counts of samples, layers and elements.
+#![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, clippy::cast_sign_loss)]
+
+use std::time::Instant;
+
+use super::{Check, POOR_DB, is_cancelled, lowest, poor};
+use crate::analysis::{sensitivity, weight_sensitivity};
+use crate::apply::Quantized;
+use crate::calibrate::Control;
+use crate::calibrate::pair::SliceSamples;
+use crate::plan::Role;
+use crate::report::OutputCheck;
+use crate::{
+    Config, LayerRow, Metric, PreprocessedModel, Progress, QuantizeError, Ranges, Sensitivity,
+    SensitivityOptions,
+};
+
+/// The SQNR that is to be expected with layers in float, in decibels: the errors that all others
+/// cause alone, added up.
+const WANTED_DB: f64 = 20.0;
+
+/// Layers in float have at most this fraction of the elements of all quantized weights. With more,
+/// the result is hardly quantized.
+const MOST_ELEMENTS: f64 = 0.5;
+
+/// How much higher the SQNR with layers in float has to be, in decibels.
+const GAIN_DB: f64 = 6.0;
+
+impl Check<'_> {
+    /// The error that each layer causes alone, the largest first. It is measured once, on as many
+    /// samples of the check as the time allows.
+    pub(super) fn layer_errors(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        found: &OutputCheck,
+    ) -> Result<Vec<LayerRow>, QuantizeError> {
+        if self.layers.is_none() {
+            self.layers = Some(self.measured_layers(quantized, ranges, found)?);
+        }
+        let layers = self.layers.iter().flat_map(|found| &found.layers);
+        Ok(layers.filter(|layer| layer.score.is_finite()).cloned().collect())
+    }
+
+    fn measured_layers(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        found: &OutputCheck,
+    ) -> Result<Sensitivity, QuantizeError> {
+        let prepared = PreprocessedModel::of(self.model, quantized.report().config.clone())?;
+        let plan = prepared.plan();
+        let budget = self.budget();
+        // For each layer the part of the model after it runs once more.
+        let layers = quantized.report().quantized().filter(|(row, _)| row.role == Role::Weight);
+        let layers = layers.count().max(1) as f64;
+        let affordable = budget.as_secs_f64() / (self.seconds_per_sample * layers).max(1e-9);
+        let count = (affordable as usize).clamp(1, found.samples.max(1));
+        let some = &self.given.samples[..self.given.samples.len().min(count)];
+        let end = Instant::now() + budget;
+        let mut out_of_time = false;
+        let mut go_on = |progress: Progress| {
+            out_of_time = Instant::now() >= end;
+            (self.progress)(progress) && !out_of_time
+        };
+        let control = Control { threads: self.threads, progress: &mut go_on };
+        let (options, samples) = (SensitivityOptions::default(), &mut SliceSamples(some.iter()));
+        match sensitivity(&prepared.model, &plan, ranges, self.engine, samples, &options, control) {
+            Err(error) if is_cancelled(&error) && !out_of_time => Err(error),
+            // Without a run, the error of the weights themselves is all there is.
+            Err(_) => weight_sensitivity(&prepared.model, &plan),
+            found => found,
+        }
+    }
+
+    /// The result with a few layers in float, if it is poor because of them and good enough without
+    /// them. Weights alone are left as they are: more bits help them, and the report says so.
+    pub(super) fn with_float_layers(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        measured: &OutputCheck,
+    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        let config = &quantized.report().config;
+        let computes = config.activations.is_some() && self.given.inputs.are_real();
+        let is_poor = measured.outputs.iter().any(|output| poor(output, measured).is_some());
+        let Some(before) = lowest(&measured.outputs).filter(|_| computes && is_poor) else {
+            return Ok(None);
+        };
+        let layers = match self.layer_errors(quantized, ranges, measured) {
+            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(_) => return Ok(None),
+            Ok(layers) => layers,
+        };
+        let is_measured = self.layers.as_ref().is_some_and(|found| found.metric == Metric::Sqnr);
+        let worst = worst(&layers).filter(|_| is_measured);
+        let Some(worst) = worst.filter(|names| !names.iter().any(|it| is_named(config, it))) else {
+            return Ok(None);
+        };
+        let config = config.clone();
+        let Some((mut better, found)) =
+            self.tried_leaving((config, &worst), ranges, measured, GAIN_DB)?
+        else {
+            return Ok(None);
+        };
+        let after = lowest(&found.outputs).unwrap_or(f64::NAN);
+        if after < POOR_DB || found.outputs.iter().any(|output| poor(output, &found).is_some()) {
+            return Ok(None);
+        }
+        let names: Vec<String> = worst.iter().map(|name| format!("`{name}`")).collect();
+        let (stay, them) = if names.len() == 1 { ("stays", "it") } else { ("stay", "them") };
+        better.report_mut().warnings.push(format!(
+            "{} {stay} float: with {them} quantized, an output had an SQNR of {before:.1} dB on {}, \
+             now {after:.1} dB. check=\"none\" quantizes every layer",
+            names.join(", "),
+            found.on(),
+        ));
+        Ok(Some((better, found)))
+    }
+}
+
+/// The fewest layers without which the errors of all others let expect enough.
+fn worst(layers: &[LayerRow]) -> Option<Vec<String>> {
+    let total: usize = layers.iter().map(|layer| layer.elements).sum();
+    let power = |db: f64| 10_f64.powf(-db / 10.0);
+    let mut left: f64 = layers.iter().map(|layer| power(layer.score)).sum();
+    let (mut names, mut elements) = (Vec::new(), 0);
+    for layer in layers {
+        if left <= power(WANTED_DB) {
+            break;
+        }
+        left -= power(layer.score);
+        elements += layer.elements;
+        names.push(layer.name.clone());
+    }
+    let few = elements as f64 <= MOST_ELEMENTS * total as f64 && names.len() < layers.len();
+    (few && !names.is_empty()).then_some(names)
+}
+
+/// Whether an option sets the type of this layer by name.
+fn is_named(config: &Config, layer: &str) -> bool {
+    let included = config.include.is_some();
+    included || config.layer_types.contains_key(layer) || config.layer_bits.contains_key(layer)
+}
