@@ -140,7 +140,7 @@ def test_methods_and_options_reach_the_ranges(digits: Path, images: Path) -> Non
         "percentile:99": ranges(
             calibrate_method=method.Percentile, extra_options={"CalibPercentile": 99}
         ),
-        "entropy": ranges(calibrate_method=method.Entropy),
+        "entropy:1": ranges(calibrate_method=method.Entropy),
         "moving_average": ranges(extra_options={"CalibMovingAverage": True}),
     }
     assert {name: said[0] for name, said in found.items()} == {name: name for name in found}

@@ -105,6 +105,12 @@ pub enum MathError {
         /// The requested weight.
         found: String,
     },
+    /// The limit of a squared error, by that of the full range, is not a number or below 1.
+    #[error("ratio of squared errors `{found}`, expected a number of at least 1")]
+    ErrorRatio {
+        /// The requested ratio.
+        found: String,
+    },
 }
 
 #[cfg(test)]
@@ -126,7 +132,7 @@ mod tests {
         assert_eq!(
             method.to_string(),
             "unknown method `median`, expected one of minmax, moving_average, percentile, \
-             percentile:NN, entropy, mse, mse:WEIGHT"
+             percentile:NN, entropy, entropy:RATIO, mse, mse:WEIGHT"
         );
     }
 }

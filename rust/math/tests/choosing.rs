@@ -78,11 +78,13 @@ fn names_find_their_method() {
         ("mse:2", "mse:2"),
         ("mse:2.50", "mse:2.5"),
         ("mse:1", "mse"),
+        ("entropy:1.0", "entropy:1"),
+        ("entropy:2.5", "entropy:2.5"),
     ] {
         assert_eq!(range::find(name).unwrap().name(), full);
     }
     let said = |name: &str| range::find(name).unwrap_err().to_string();
-    for wrong in ["", "Minmax", "kl", "min:max", ":", "entropy:2048", "minmax:"] {
+    for wrong in ["", "Minmax", "kl", "min:max", ":", "moving_average:2", "minmax:"] {
         assert!(
             said(wrong).starts_with(&format!("unknown method `{wrong}`, expected one of minmax, "))
         );
@@ -94,6 +96,11 @@ fn names_find_their_method() {
     for wrong in ["0.5", "0", "-2", "1001", "NaN", "inf", "", "two"] {
         let expected = format!("weight of clipping `{wrong}`, expected a number from 1 to 1000");
         assert_eq!(said(&format!("mse:{wrong}")), expected);
+    }
+    for wrong in ["0.5", "0", "-2", "NaN", "inf", "", "two"] {
+        let expected =
+            format!("ratio of squared errors `{wrong}`, expected a number of at least 1");
+        assert_eq!(said(&format!("entropy:{wrong}")), expected);
     }
 }
 

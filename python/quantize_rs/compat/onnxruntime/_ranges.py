@@ -118,7 +118,8 @@ def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> s
         case "Percentile":
             return f"percentile:{99.999 if percentile is None else percentile}"
         case "Entropy":
-            return "entropy"
+            # That of onnxruntime has 128 bins, and so one threshold, the full range.
+            return "entropy:1"
         case "MinMax":
             # onnxruntime has symmetric ranges for this method only.
             if symmetric:

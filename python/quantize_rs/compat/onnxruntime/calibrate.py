@@ -257,11 +257,12 @@ class MinMaxCalibrater(CalibraterBase):
 class EntropyCalibrater(CalibraterBase):
     """Ranges with the least information lost (Kullback-Leibler divergence).
 
-    The numbers of bins have no effect: several hundred thresholds are tried.
+    The numbers of bins have no effect: several hundred thresholds are tried, and none is taken
+    whose squared error is larger than that of the full range.
     """
 
     _calibration_method = CalibrationMethod.Entropy
-    _method = "entropy"
+    _method = "entropy:1"
 
     def __init__(
         self,

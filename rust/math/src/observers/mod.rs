@@ -142,7 +142,7 @@ mod tests {
         let x: Vec<f32> = (0..64_u8).map(|i| f32::from(i) / 8.0 - 2.0).collect();
         let scheme = Scheme::new(QType::UInt8, false);
         for name in names().split(", ") {
-            let name = name.replace("NN", "99").replace("WEIGHT", "2");
+            let name = name.replace("NN", "99").replace("WEIGHT", "2").replace("RATIO", "2");
             let mut observer = find(&name, &ObserverOptions::default()).unwrap();
             assert!(observer.ranges(&scheme).is_empty(), "{name}");
             observer.observe(&[], &Layout::of(&[0], Granularity::PerTensor).unwrap()).unwrap();

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
+use super::density::Density;
 use super::{Degenerate, FoundRange, RangeFinder, clipped, not_zero};
 use crate::stats::{Distribution, Histogram, Sketch};
-use crate::{QSpec, Range};
+use crate::{MathError, QSpec, Range};
 
 /// Minimizes the Kullback-Leibler divergence between the distributions before and after
 /// quantization, as `TensorRT` and ONNX Runtime's tool define it.
@@ -23,8 +24,21 @@ use crate::{QSpec, Range};
 /// threshold clips more than one value in twenty. The full range is a candidate, and wins ties.
 /// Floats have no equal pieces, and do not gain from clipping: their steps are fine where most
 /// values are.
+///
+/// The divergence counts how many values are clipped, and not by how much. The squared error can be
+/// limited to a multiple of that of the full range.
 #[derive(Debug)]
-pub(super) struct Entropy;
+pub(super) struct Entropy {
+    /// The largest squared error, by that of the full range.
+    max_error_ratio: f64,
+}
+
+impl Entropy {
+    pub(super) const USUAL: Entropy = Entropy { max_error_ratio: f64::INFINITY };
+}
+
+/// How often the distance between two thresholds is halved: to a step of 8 bits.
+const HALVINGS: u32 = 8;
 
 /// The approximate number of thresholds tried.
 const CANDIDATES: usize = 512;
@@ -40,7 +54,11 @@ const EPSILON: f64 = 1e-9;
 
 impl RangeFinder for Entropy {
     fn name(&self) -> Cow<'static, str> {
-        "entropy".into()
+        if self.max_error_ratio.is_finite() {
+            format!("entropy:{}", self.max_error_ratio).into()
+        } else {
+            "entropy".into()
+        }
     }
 
     fn about(&self) -> &'static str {
@@ -66,7 +84,40 @@ impl RangeFinder for Entropy {
         if bins.count(0, bins.len()) < (Histogram::BINS / 2) as f64 {
             return FoundRange::full(full, Degenerate::TooFew { values: not_zero(&values) });
         }
-        FoundRange::of(bins.best(full, levels), full)
+        let mut best = bins.best(full, levels);
+        if self.max_error_ratio.is_finite() {
+            best = self.within_error(best, full, &Density::of(&values), spec);
+        }
+        FoundRange::of(best, full)
+    }
+
+    fn parameter(&self) -> Option<&'static str> {
+        Some("RATIO")
+    }
+
+    fn with(&self, parameter: &str) -> Result<Box<dyn RangeFinder>, MathError> {
+        let ratio = parameter.parse().ok().filter(|ratio: &f64| *ratio >= 1.0 && ratio.is_finite());
+        let max_error_ratio =
+            ratio.ok_or_else(|| MathError::ErrorRatio { found: parameter.to_owned() })?;
+        Ok(Box::new(Entropy { max_error_ratio }))
+    }
+}
+
+impl Entropy {
+    /// The range, or the one nearest to it whose squared error is small enough.
+    fn within_error(&self, best: Range, full: Range, density: &Density, spec: &QSpec) -> Range {
+        let most = self.max_error_ratio * density.error(spec, full);
+        if density.error(spec, best) <= most {
+            return best;
+        }
+        // The error of clipping falls as the threshold rises.
+        let (mut too_low, mut enough) = (f64::from(best.absmax()), f64::from(full.absmax()));
+        for _ in 0..HALVINGS {
+            let middle = f64::midpoint(too_low, enough);
+            let fits = density.error(spec, clipped(full, middle as f32)) <= most;
+            *(if fits { &mut enough } else { &mut too_low }) = middle;
+        }
+        clipped(full, enough as f32)
     }
 }
 
@@ -279,11 +330,37 @@ mod tests {
         for of in [even, two] {
             let mut seen = Sketch::default();
             seen.observe(&(0..=50_000).map(of).collect::<Vec<f32>>());
-            let FoundRange { range, .. } = Entropy.range(&seen, &spec);
+            let FoundRange { range, .. } = Entropy::USUAL.range(&seen, &spec);
             assert!(range.max > 2.95, "{range:?}");
             let mut below = Sketch::default();
             below.observe(&(0..=50_000).map(|i| -of(i)).collect::<Vec<f32>>());
-            assert!(Entropy.range(&below, &spec).range.min < -2.95);
+            assert!(Entropy::USUAL.range(&below, &spec).range.min < -2.95);
+        }
+    }
+
+    #[test]
+    fn the_squared_error_can_be_limited() {
+        // As outputs of GELU: most are close to the minimum, and three in a hundred are up to 12.
+        let mut seen = Sketch::default();
+        seen.observe(&(0..48_500).map(|i| 1.2 * (i as f32 / 48_500.0).powi(6) - 0.17).collect::<Vec<_>>());
+        seen.observe(&(0..1500).map(|i| 1.0 + 11.0 * (i as f32 / 1500.0)).collect::<Vec<_>>());
+        let density = Density::of(&seen.values());
+        for symmetric in [false, true] {
+            let spec = QSpec::new(QType::UInt8, symmetric, Granularity::PerTensor);
+            let error = |range| density.error(&spec, range);
+            let full = error(seen.values().range());
+            let free = Entropy::USUAL.range(&seen, &spec).range;
+            assert!(error(free) > 100.0 * full, "{free:?}");
+            let mut last = free.max;
+            for ratio in [50.0, 4.0, 1.0] {
+                let finder = Entropy::USUAL.with(&ratio.to_string()).unwrap();
+                let range = finder.range(&seen, &spec).range;
+                assert!(range.max > last, "{range:?} {last} {ratio}");
+                assert!(error(range) <= ratio * full, "{} {full} {ratio}", error(range));
+                // A threshold that is much lower would clip too much.
+                assert!(error(Range { max: 0.7 * range.max, ..range }) > ratio * full);
+                last = range.max;
+            }
         }
     }
 

@@ -71,7 +71,7 @@ pub const ALL: &[&dyn RangeFinder] = &[
     &minmax::MinMax,
     &moving_average::MovingAverage,
     &percentile::Percentile::USUAL,
-    &entropy::Entropy,
+    &entropy::Entropy::USUAL,
     &mse::Mse::USUAL,
 ];
 

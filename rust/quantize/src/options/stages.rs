@@ -39,7 +39,8 @@ options! {
     };
 
     /// How the range of a value follows from the samples. A percentile may have its number:
-    /// `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice.
+    /// `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice, and
+    /// with `entropy:1` the squared error is at most that of the full range.
     row method: Method = Method::default() => {
         verbs: &[Verb::Calibrate],
         only_with: Some(SAMPLES),
