@@ -197,3 +197,26 @@ def test_a_weight_that_nodes_compute_is_quantized(kind: str) -> None:
     (expected,), (found,) = (oracle.ort(it, {"x": x}) for it in (data, report.model))
     assert oracle.sqnr([expected], [found]) > 30
     assert not quantize_rs.validate(data, report.model).problems
+
+
+@pytest.mark.parametrize("bias", [[8], [1, 8]], ids=str)
+def test_a_bias_that_is_cast_is_that_of_an_integer_kernel(bias: list[int]) -> None:
+    half = {
+        "w16": RANDOM.standard_normal((16, 8)).astype(np.float16),
+        "b16": RANDOM.standard_normal(bias).astype(np.float16),
+    }
+    cast = [helper.make_node("Cast", [f"{it}16"], [it], to=TensorProto.FLOAT) for it in "wb"]
+    graph = helper.make_graph(
+        [*cast, helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [numpy_helper.from_array(array, name) for name, array in half.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = RANDOM.standard_normal((32, 1, 16)).astype(np.float32)
+    report = quantize_rs.quantize_with_calibration(
+        model.SerializeToString(), None, [{"x": sample} for sample in samples]
+    )
+    assert {row.name: row.qtype for row in report.activations}["x"] == "uint8"
+    assert "int32" in {row.qtype for row in report.values}

@@ -71,7 +71,8 @@ impl Expressions<'_, '_> {
         };
         let read = (0..node.input.len()).filter_map(|input| graph.input(index, input));
         let inputs = read.filter_map(|value| self.part(value)).collect();
-        let (bytes, growth) = (tensor.data.len(), growth(node));
+        // A Cast, whose limit depends on the shape, keeps that of its input.
+        let (bytes, growth) = (tensor.data.len(), growth(node, &tensor.shape));
         self.parts.insert(value, Part::Candidate(self.candidates.len()));
         self.candidates.push(Candidate { inputs, bytes, growth, is_read: false, is_shared: false });
         self.computed.push(ComputedValue { node: index, value, tensor, origin });

@@ -45,15 +45,25 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
 }
 
-/// How much larger, in bytes, the value of a node may be than what it makes unused.
-fn growth(node: &NodeProto) -> usize {
+/// How much larger, in bytes, the value of a node may be than what it makes unused, for the shape of
+/// its first input.
+fn growth(node: &NodeProto, shape: &[usize]) -> usize {
+    // A vector may be a bias.
+    let is_vector = shape.iter().filter(|length| **length != 1).count() <= 1;
     match node.op_type.as_str() {
-        // The planner follows these to the constant.
-        "Cast" | "CastLike" => budget::FREE_BYTES,
-        rearranges if REARRANGE.contains(&rearranges) => budget::FREE_BYTES,
+        _ if is_followed(node) && !(is_cast(node) && is_vector) => budget::FREE_BYTES,
         "ConstantOfShape" | "Expand" | "Tile" => MAX_REPEATED_GROWTH_BYTES,
         _ => MAX_GROWTH_BYTES,
     }
+}
+
+fn is_cast(node: &NodeProto) -> bool {
+    matches!(node.op_type.as_str(), "Cast" | "CastLike")
+}
+
+/// Whether the planner follows a node to the constant that it reads, if that is a weight.
+fn is_followed(node: &NodeProto) -> bool {
+    is_cast(node) || REARRANGE.contains(&node.op_type.as_str())
 }
 
 /// How much larger, in bytes, the file may become.
@@ -83,7 +93,9 @@ impl Evaluation {
         let evaluate = eval::operator(node)?;
         self.work_left = self.work_left.checked_sub(eval::work(node, inputs))?;
         let given = inputs.iter().flatten();
-        let limit = given.fold(growth(node), |all, tensor| all.saturating_add(tensor.data.len()));
+        let shape = inputs.first().into_iter().flatten().flat_map(|tensor| &tensor.shape);
+        let growth = growth(node, &shape.copied().collect::<Vec<_>>());
+        let limit = given.fold(growth, |all, tensor| all.saturating_add(tensor.data.len()));
         let limit = limit.min(self.memory_left);
         let tensor = evaluate(&Call { node, opset: self.opset, inputs, limit })?;
         // Views share their bytes, but are subject to the limit as well.

@@ -8,7 +8,7 @@ use quantize_rs_onnx::{
 };
 
 use super::budget::{self, Candidate, FREE_BYTES, Part, Source};
-use super::{Evaluation, MAX_GROWTH_BYTES, growth, total_growth};
+use super::{Evaluation, MAX_GROWTH_BYTES, growth, is_followed, total_growth};
 use crate::graph::constants::{constant, fixed};
 use crate::graph::ops;
 use crate::graph::uses::{Read, Subgraphs};
@@ -101,14 +101,14 @@ impl<'m> Expressions<'_, 'm> {
         let tensor = |key: &Option<Key<'m>>| Some(self.known.get(&(*key)?)?.tensor.clone());
         let inputs: Vec<Option<Tensor>> = keys.iter().map(tensor).collect();
         // The planner follows it to the constant of the main graph, whose name users know.
-        let renamed = matches!(keys.first(), Some(Some((None, _)))) && growth(node) == FREE_BYTES;
+        let renamed = matches!(keys.first(), Some(Some((None, _)))) && is_followed(node);
         let small = |tensor: &Tensor| tensor.data.len() <= FREE_BYTES;
         if renamed && !inputs.iter().flatten().all(small) {
             return None;
         }
         let tensor = self.evaluation.value(node, &inputs)?;
         let inputs = keys.iter().flatten().filter_map(|key| self.part(*key)).collect();
-        let (bytes, growth) = (tensor.data.len(), growth(node));
+        let (bytes, growth) = (tensor.data.len(), growth(node, &tensor.shape));
         let (key, index) = ((Some(body), output.as_str()), self.candidates.len());
         self.known.insert(key, Known { tensor, part: Some(Part::Candidate(index)) });
         self.by_node.insert(std::ptr::from_ref(node), index);
