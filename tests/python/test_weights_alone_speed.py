@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,7 +12,7 @@ import onnxruntime
 import oracle
 import pytest
 from graphs import built
-from onnx import helper
+from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
 
@@ -70,3 +72,43 @@ def test_a_gemm_that_dequantizes_its_weight_is_called_slow() -> None:
     assert report.warnings[0].startswith("`w`: dequantized at every inference")
     dynamic = quantize_rs.quantize(product("Gemm", transB=1), None, output_format="dynamic")
     assert not dynamic.warnings
+
+
+@pytest.mark.parametrize(
+    ("options", "formats"),
+    [
+        ({}, 'output_format="dynamic" or "matmul_nbits"'),
+        ({"bits": 4}, 'output_format="matmul_nbits"'),
+    ],
+)
+def test_tables_that_are_most_of_the_weights_are_called_slow(
+    options: dict[str, Any], formats: str
+) -> None:
+    random = np.random.default_rng(0)
+
+    def warnings(rows: int, **options: Any) -> list[str]:
+        table = random.standard_normal((rows, 64)).astype(np.float32)
+        weight = random.standard_normal((64, 64)).astype(np.float32)
+        graph = helper.make_graph(
+            [
+                helper.make_node("Gather", ["table", "ids"], ["rows"]),
+                helper.make_node("MatMul", ["rows", "w"], ["y"]),
+            ],
+            "g",
+            [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n"])],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
+            [numpy_helper.from_array(table, "table"), numpy_helper.from_array(weight, "w")],
+        )
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+        report = quantize_rs.quantize(
+            bytes(model.SerializeToString()), None, check="none", **options
+        )
+        return [text for text in report.warnings if "that are looked up" in text]
+
+    (warning,) = warnings(20_000, **options)
+    assert warning.startswith("`table`: dequantized whole at every inference")
+    assert f"use {formats}, or leave it float with exclude" in warning
+    assert not warnings(2_000, **options)
+    # The formats that it names dequantize the rows alone.
+    for name in re.findall(r"dynamic|matmul_nbits", formats):
+        assert not warnings(20_000, output_format=name, **options)
