@@ -376,3 +376,13 @@ def test_a_matmul_by_a_vector_has_no_rows_to_evaluate() -> None:
     samples[::7] *= 30
     comparison = plan.compare_methods(list(samples), engine="onnxruntime")
     assert set(comparison.ranges["auto"].values) <= {"x", "y"}
+
+
+def test_auto_needs_no_engine_that_runs_the_result(digits: Path, images: Path) -> None:
+    # tract has no operators on integers, which 200 samples would be compared with.
+    for options in ({"output_format": "qoperator"}, {"activation_types": {"Gemm": "uint16"}}):
+        report = quantize_rs.quantize_with_calibration(
+            digits, None, np.load(images)[:200], engine="tract", check="none", **options
+        )
+        (note,) = (text for text in report.notes if "`auto` takes" in text)
+        assert note.endswith("tract does not run the quantized model")

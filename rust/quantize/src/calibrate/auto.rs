@@ -48,11 +48,16 @@ pub(super) fn choose(
     let wide = wide_values(plan);
     let observed = plan.quantized().filter(|(_, how)| how.source == Source::Observed).count();
     let only_wide = observed > 0 && wide.len() == observed;
-    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED || !evaluates || only_wide {
+    let (learnt, all) = collected.ranges(plan);
+    let uncompared = |why: &str| {
         let differ = if evaluates { kept } else { collected.samples };
         let method: Method = without_comparison(differ).name().parse()?;
-        let (_, all) = collected.ranges(plan);
         let of_convolutions: Method = CONVOLUTION_METHOD.parse()?;
+        let inputs =
+            if differ > 1 { convolution_inputs(&Graph::of(model)?, plan) } else { BTreeSet::new() };
+        Ok(for_all(all.using_for(&method, &inputs, &of_convolutions)?, "every value", why))
+    };
+    if collected.samples < MIN_SAMPLES || kept < MIN_RETAINED || !evaluates || only_wide {
         let why = if collected.samples < MIN_SAMPLES {
             format!(
                 "fewer than {MIN_SAMPLES} samples seldom show which method is more accurate (a \
@@ -68,18 +73,19 @@ pub(super) fn choose(
                  and large ones are not all kept"
             )
         };
-        let inputs =
-            if differ > 1 { convolution_inputs(&Graph::of(model)?, plan) } else { BTreeSet::new() };
-        return Ok(for_all(
-            all.using_for(&method, &inputs, &of_convolutions)?,
-            "every value",
-            &why,
-        ));
+        return uncompared(&why);
     }
     // A method that clips most samples is hardly ever the best, and takes as long to evaluate.
     let extent =
         ComparisonScope { all: false, single: collected.samples >= MIN_SAMPLES_FOR_SINGLE_VALUES };
-    let comparison = compare(model, plan, engine, collected, control, extent)?;
+    let given = (&collected, [&learnt, &all]);
+    let comparison = match compare(model, plan, engine, given, control, extent) {
+        Err(error) if error.is_of_engine() => {
+            let engine = engine.name();
+            return uncompared(&format!("{engine} does not run the quantized model"));
+        }
+        comparison => comparison?,
+    };
     let position = comparison.methods.iter().position(|row| row.method == comparison.best);
     let mut ranges = comparison.ranges[position.unwrap_or(0)].clone();
     for name in &wide {

@@ -76,16 +76,18 @@ pub(super) struct ComparisonScope {
     pub(super) single: bool,
 }
 
-/// Compares the methods. The ranges of the comparison have the order of its rows, with `auto` last.
+/// Compares the methods, whose ranges are those of `learnt` without the samples held back, and those
+/// of `all` samples. The ranges of the comparison have the order of its rows, with `auto` last.
 pub(super) fn compare(
     model: &Model,
     plan: &Plan,
     engine: &dyn Engine,
-    mut collected: Collected,
+    (collected, [learnt, all]): (&Collected, [&Ranges; 2]),
     control: &mut Control<'_>,
     extent: ComparisonScope,
 ) -> Result<MethodComparison, QuantizeError> {
-    let mut trials = trials(plan, &mut collected, control, extent)?;
+    let begun = Progress::of(collected.samples, None);
+    let mut trials = trials(plan, [learnt, all], (control, begun), extent)?;
     let distinct = trials.iter().filter(|trial| trial.same_as.is_none()).count();
     // The runs for single values are added below.
     let kept = collected.kept.len();
@@ -192,20 +194,19 @@ fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
 /// Every method with its ranges.
 fn trials(
     plan: &Plan,
-    collected: &mut Collected,
-    control: &mut Control<'_>,
+    [learnt, all]: [&Ranges; 2],
+    (control, begun): (&mut Control<'_>, Progress),
     extent: ComparisonScope,
 ) -> Result<Vec<Trial>, QuantizeError> {
-    let (learnt, all) = collected.ranges(plan);
     let mut trials: Vec<Trial> = Vec::new();
     let asked = |clips| extent.all || clips != Clipping::MostSamples;
     let wide = if extent.all { BTreeSet::new() } else { wide_values(plan) };
     let with_headroom: Method = last_method().name().parse()?;
     for finder in range::ALL.iter().filter(|finder| asked(finder.clipping())) {
-        control.go_on(Progress::of(collected.samples, None))?;
+        control.go_on(begun)?;
         let method: Method = finder.name().parse()?;
         let using = |ranges: &Ranges| ranges.using_for(&method, &wide, &with_headroom);
-        let (learnt, ranges) = (using(&learnt)?, using(&all)?);
+        let (learnt, ranges) = (using(learnt)?, using(all)?);
         let same_as = trials.iter().position(|trial| trial.learnt.values == learnt.values);
         let (method, clips) = (method.name(), finder.clipping());
         trials.push(Trial { method, clips, learnt, ranges, same_as });

@@ -196,9 +196,11 @@ pub fn compare_methods(
 ) -> Result<MethodComparison, QuantizeError> {
     while_unchanged(&[model], || {
         let observed = collect::observed_values(model, plan);
-        let collected =
+        let mut collected =
             collect::collect(model, observed, engine, samples, &mut control, true, None)?;
-        let all = compare_methods::ComparisonScope { all: true, single: true };
-        compare_methods::compare(model, plan, engine, collected, &mut control, all)
+        let (learnt, all) = collected.ranges(plan);
+        let given = (&collected, [&learnt, &all]);
+        let extent = compare_methods::ComparisonScope { all: true, single: true };
+        compare_methods::compare(model, plan, engine, given, &mut control, extent)
     })
 }
