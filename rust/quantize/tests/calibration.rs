@@ -144,7 +144,11 @@ fn ranges_of_auto_cannot_be_merged() {
     let mut ranges = run(&Noise::default(), &[1], "minmax", 1);
     ranges.method = "auto".to_owned();
     assert!(
-        ranges.merge(&ranges).unwrap_err().to_string().contains("merge ranges of another method")
+        ranges
+            .merge(&ranges)
+            .unwrap_err()
+            .to_string()
+            .contains("calibrate the parts with another method")
     );
     assert!(ranges.using(&Method::Auto).is_err());
 }

@@ -35,8 +35,8 @@ impl Ranges {
         let method = self.method.parse::<Method>().map_err(|error| data(&error.to_string()))?;
         if matches!(method, Method::Auto) {
             return Err(data(
-                "ranges of the method `auto` cannot be merged: merge ranges of another method, \
-                 then select with `auto`",
+                "ranges of the method `auto`, which depends on the samples, cannot be merged: \
+                 calibrate the parts with another method, such as `mse`, and merge these",
             ));
         }
         let mut merged = self.clone();
