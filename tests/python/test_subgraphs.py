@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -316,3 +317,12 @@ def test_tables_that_bodies_read_are_stored_in_blocks(
     checked = validate(model, written)
     assert checked, checked
     assert not checked.not_compared, checked
+
+
+def test_a_pass_that_was_not_left_out_is_not_called_so() -> None:
+    model = (Path(__file__).parents[1] / "fixtures/models/if_subgraph.onnx").read_bytes()
+    for options in ({"exclude": ["*"]}, {"op_types": ["LSTM"]}, {"min_elements": 10**6}):
+        report = quantize_rs.quantize(model, None, **options)
+        assert not [text for text in report.warnings if "left out" in text]
+    report = quantize_rs.quantize(model, None, passes=False)
+    assert [text for text in report.warnings if "`lift_weights`" in text]

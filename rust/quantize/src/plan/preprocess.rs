@@ -158,8 +158,10 @@ impl PreprocessedModel {
             && !asked
             && !steps.is_empty()
             && let as_it_is = (Config { passes: Some(Vec::new()), ..requested })
-            && let Ok(prepared) = PreprocessedModel::ready(model, as_it_is)
+            && let Ok(mut prepared) = PreprocessedModel::ready(model, as_it_is)
         {
+            // No option left the passes out.
+            prepared.plan.warnings = plan.warnings;
             return Ok(prepared);
         }
         Ok(PreprocessedModel { model: prepared, steps, plan })

@@ -124,6 +124,8 @@ const REMOVE_UNUSED: &str = "dead";
 
 /// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
+pub(crate) const LIFT_WEIGHTS: &str = "lift_weights";
+pub(crate) const INLINE_FUNCTIONS: &str = "inline_functions";
 
 /// All passes, in the order in which they run.
 ///
@@ -131,7 +133,7 @@ pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 /// different axes.
 pub const ALL: &[Pass] = &[
     Pass {
-        name: "inline_functions",
+        name: INLINE_FUNCTIONS,
         about: "replaces calls of model-local functions with the nodes of the functions",
         stage: PassStage::Always,
         run: inline_functions::all,
@@ -149,7 +151,7 @@ pub const ALL: &[Pass] = &[
         attention: None,
     },
     Pass {
-        name: "lift_weights",
+        name: LIFT_WEIGHTS,
         about: "moves weights out of subgraphs (bodies of If, Loop, Scan)",
         stage: PassStage::Always,
         run: lift_weights::run,

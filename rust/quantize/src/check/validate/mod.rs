@@ -220,7 +220,7 @@ fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>
 
 /// The model without functions, which no model that computes in 16 bits calls.
 fn inlined(model: &Model, steps: &mut Vec<Step>) -> Result<Model, QuantizeError> {
-    let passes = transform::named(&["inline_functions".to_owned()])?;
+    let passes = transform::named(&[transform::INLINE_FUNCTIONS.to_owned()])?;
     let (model, did) = transform::run(model, &passes, Purpose::Optimizing)?;
     steps.extend(did);
     Ok(model)

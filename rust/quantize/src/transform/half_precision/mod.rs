@@ -225,7 +225,7 @@ pub(crate) fn prepared(
     let mut model = if model.proto().functions.is_empty() {
         model.clone()
     } else {
-        let passes = super::named(&["inline_functions".to_owned()])?;
+        let passes = super::named(&[super::INLINE_FUNCTIONS.to_owned()])?;
         super::run(model, &passes, Purpose::Optimizing)?.0
     };
     if model.opset("").is_some_and(|opset| opset < half.since_opset()) {

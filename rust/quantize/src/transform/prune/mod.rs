@@ -71,7 +71,7 @@ pub struct PrunedWeight {
 }
 
 /// The passes that move all weights into the main graph.
-const LIFT: [&str; 2] = ["inline_functions", "lift_weights"];
+const LIFT: [&str; 2] = [super::INLINE_FUNCTIONS, super::LIFT_WEIGHTS];
 
 /// Sets small weights to 0 in a copy of the model. Weights in subgraphs are moved into the main
 /// graph first, and functions that hold weights are inlined.
