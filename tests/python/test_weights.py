@@ -698,9 +698,11 @@ def test_convolutions_get_8_bits_where_4_are_measured_to_be_too_few() -> None:
     assert report.output_check.sqnr_db > 20
     (warning,) = report.warnings
     assert warning.startswith("5 weights of Conv get 8 bits: with 4 bits an output had an SQNR of")
-    assert "block_size=32 makes 4 bits more accurate" in warning
+    assert "block_size=32 of `quantize` makes 4 bits more accurate" in warning
     (warning,) = quantize_rs.quantize(model, None, bits=2, block_size=16).warnings
     assert "block_size" not in warning
+    bytes_each = quantize_rs.quantize(model, None, bits=4, native_int4=False).warnings
+    assert any(text.startswith("5 weights of Conv get 8 bits") for text in bytes_each)
     # An option for convolutions decides, and without a check nothing is known.
     asked = quantize_rs.quantize(model, None, bits=4, layer_bits={"Conv": 4})
     assert [row.qtype for row in asked.values if row.role == "weight"] == ["int4"] * 6

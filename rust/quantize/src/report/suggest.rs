@@ -60,8 +60,8 @@ fn blocks(report: &Report) -> Option<String> {
     let poor = weights(report).filter(|(_, how, db)| how.bits() <= 4 && *db < POOR_DB);
     let weights = counted(poor.count(), "weight", "weights")?;
     Some(format!(
-        "{weights} of at most 4 bits with an SQNR below {POOR_DB} dB: block_size=32 gives every \
-         32 elements a scale"
+        "{weights} of at most 4 bits with an SQNR below {POOR_DB} dB: block_size=32 of `quantize` \
+         gives every 32 elements a scale"
     ))
 }
 

@@ -146,12 +146,12 @@ impl Check<'_> {
         };
         let count = |report: &crate::Report| {
             let weights = report.quantized().filter(|(row, _)| row.role == Role::Weight);
-            weights.filter(|(_, how)| how.stored.bits() == u32::from(ENOUGH_BITS)).count()
+            weights.filter(|(_, how)| how.bits() == u32::from(ENOUGH_BITS)).count()
         };
         let names: Vec<&str> = op_types.into_iter().collect();
         let more = count(better.report()) - count(report);
         let blocks = if config.block_size.is_none() {
-            format!("block_size=32 makes {few} bits more accurate, and ")
+            format!("block_size=32 of `quantize` makes {few} bits more accurate, and ")
         } else {
             String::new()
         };
