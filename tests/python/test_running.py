@@ -347,6 +347,20 @@ def test_importing_configures_no_logging_and_imports_no_onnx() -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.parametrize("setup", ["", "logger.setLevel(logging.CRITICAL)"])
+def test_warnings_reach_standard_error_unless_logging_is_configured(setup: str) -> None:
+    code = (
+        "import logging, sys, quantize_rs; logger = logging.getLogger('quantize_rs');"
+        f"{setup or 'pass'}; quantize_rs.quantize(sys.stdin.buffer.read(), None)"
+    )
+    model = oracle.model("no_weights").read_bytes()
+    done = subprocess.run(
+        [sys.executable, "-c", code], input=model, capture_output=True, check=True
+    )
+    assert done.stdout == b""
+    assert (b"nothing was quantized" in done.stderr) == (setup == "")
+
+
 def test_looking_at_a_model_is_quick(tmp_path: Path) -> None:
     import onnx
 
