@@ -13,7 +13,11 @@ pub fn reference() -> String {
         "# Options\n\nEvery option, by its name in Python, in configuration files and, with `-` \
          for `_`, on the\ncommand line, except where an entry says \"none\" for one of these. \
          Other names are read too. A\ntest writes this file from the table in \
-         `rust/quantize/src/options`.\n",
+         `rust/quantize/src/options`.\n\nThe command line switches five of them off by flags of \
+         their own: `--no-smooth`, `--no-equalize`,\n`--no-bias-correction`, `--no-fall-back`, \
+         and `--no-optimize` for `passes=False`. It does not have\nthe other names `samples`, \
+         `calibration_samples`, `statistics_path`, `auto_fallback` and\n\
+         `sensitivity_analysis`.\n",
     );
     for group in Group::ALL {
         let _ = write!(text, "\n## {}\n", group.title());
