@@ -213,7 +213,7 @@ def quantize(
         the others, or names nothing in the model.
     AccuracyCriteriaError
         A criterion is missed, and leaving layers in float does not help, or `fall_back` is False.
-        Nothing is written.
+        No model is written.
     CalibrationError
         Samples do not fit the model, or an engine cannot run it.
     FileNotFoundError, PermissionError, IsADirectoryError, OSError
