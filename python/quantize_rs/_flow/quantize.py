@@ -83,9 +83,10 @@ def quantize(
         4-bit weights are packed, two in a byte (None, True), or stored in a byte each (False),
         which saves no space.
     symmetric : bool or None
-        Zero points are 0 (True, and None for signed types that are not in blocks, except for 8-bit
-        weights without quantized activations), or follow from the range of the weight (False).
-        Integer kernels compute faster with zero points of 0.
+        Zero points are 0 (True, and None for signed types that are not in blocks, except, in the
+        format qdq, for weights of 3 to 8 bits without quantized activations), or follow from the
+        range of the weight (False). Integer kernels compute faster with zero points of 0, and some
+        targets need them.
     options : QuantizeOptions, optional
         Options in one object. An option that is given there and as a parameter or keyword is an
         error.

@@ -189,8 +189,9 @@ options! {
         config.symmetric = needed.or(symmetric);
         Ok(())
     } => {
-        default_text: Some("true for signed types that are not in blocks, except for weights of 4 \
-                            or 8 bits without quantized activations"),
+        default_text: Some("true for signed types that are not in blocks, except, in the format \
+                            qdq, for weights of 3 to 8 bits without quantized activations; true \
+                            where the target needs it"),
         example: "symmetric=False",
         flag: Flag { value_name: Some("BOOL"), equals: true, ..Flag::PLAIN },
     };
