@@ -44,7 +44,8 @@ class PlannedValue:
     source : str or None
         What its range is derived from: ``"weights"``, ``"calibration"`` or another value.
     format : str or None
-        The output format: ``"qdq"``, ``"matmul_nbits"``.
+        The output format: ``"qdq"``, also with ``output_format="qoperator"``, ``"matmul_nbits"``,
+        ``"matmul_bnb4"``, ``"dynamic"`` or ``"fake_quant"``.
     """
 
     name: str
