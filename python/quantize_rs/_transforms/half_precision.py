@@ -59,7 +59,8 @@ def convert_float16(
     ----------
     source : path, bytes or onnx.ModelProto
         The float32 model, which is not changed. It may hold quantized weights, such as those of
-        ``MatMulNBits``: their scales become float16.
+        ``MatMulNBits``: their scales become float16. What is float64 stays float64: nothing is
+        converted in a model that has no float32.
     output : path, optional
         The file to write, which may be `source`. If None, ``report.model`` holds the bytes.
     calibration_data : path, Samples, array, dict of arrays, iterable, reader, or "random"
