@@ -40,9 +40,10 @@ class CalibrationOptions:
         Default: None.
     method : str
         How the range of a value follows from the samples. A percentile may have its number:
-        `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice. One
-        of ``"minmax"``, ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``,
-        ``"auto"``. Default: 'auto'.
+        `percentile:99.9` leaves out what is beyond 99.9 %. With `mse:2` clipping counts twice, and
+        with `entropy:1` the squared error is at most that of the full range. One of ``"minmax"``,
+        ``"moving_average"``, ``"percentile"``, ``"entropy"``, ``"mse"``, ``"auto"``. Default:
+        'auto'.
     ranges : Ranges | str | os.PathLike[str] | None
         Ranges of an earlier calibration, instead of samples. The model is not run. Default: None.
     limit : int | None
@@ -101,9 +102,12 @@ class AccuracyControl:
         accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
         calibration if that is longer. The report says what was measured, and a large error is a
         warning. If a few layers cause it in a model that is calibrated, they stay float, and the
-        warning names them. Without samples the inputs are made from the graph; models of more than
-        256 MB and models with saved ranges are not run then. One of ``"auto"``, ``"none"``.
-        Default: 'auto'.
+        warning names them. If weights get fewer than 8 bits and an output has less than 10 dB,
+        convolutions get 8 bits, with a warning, unless `layer_bits` has a number for them.
+        Equalization and smoothing are taken back where the outputs are better without them. `none`
+        leaves all that out, so that the result does not depend on what a machine measures. Without
+        samples the inputs are made from the graph; models of more than 256 MB and models with saved
+        ranges are not run then. One of ``"auto"``, ``"none"``. Default: 'auto'.
     scores : str | None
         The output with the scores of the classes. Default: the first output that looks like it.
     """
@@ -152,7 +156,11 @@ class QuantizeOptions:
     bits : int
         Bits of a weight: 2, 4, 8 or 16; or 3, which are stored in 4 bits each, or 5 or 6, which are
         stored in 8. 3, 4 and 16 bits need opset 21, 2 bits need opset 25. A model of an older opset
-        is converted. Default: 8.
+        is converted.
+
+        Convolutions that get fewer than 8 bits get 8, with a warning, if `check` measures that an
+        output has less than 10 dB, and that 8 bits are more than 3 dB better. A number that
+        `layer_bits` gives for `Conv` is kept. Default: 8.
     weights : str | None
         The type of weights, instead of a number of bits, or a layout of blocks with 8-bit scales.
 
@@ -167,8 +175,9 @@ class QuantizeOptions:
     symmetric : bool | None
         Use weights with zero point 0: their range is `[-absmax, absmax]`. Integer kernels compute
         faster with them, and some targets need them. False uses the range from the smallest to the
-        largest element. Default: True for signed types that are not in blocks, except for weights
-        of 4 or 8 bits without quantized activations.
+        largest element. Default: True for signed types that are not in blocks, except, in the
+        format qdq, for weights of 3 to 8 bits without quantized activations; True where the target
+        needs it.
     narrow_range : bool | None
         Leave out the most negative value of the type, such as -128, in symmetric weights; False
         uses it. By default 8 and 16 bits leave it out, as integer kernels expect, and 4 and 2 bits

@@ -342,7 +342,8 @@ mod tests {
     fn the_squared_error_can_be_limited() {
         // As outputs of GELU: most are close to the minimum, and three in a hundred are up to 12.
         let mut seen = Sketch::default();
-        seen.observe(&(0..48_500).map(|i| 1.2 * (i as f32 / 48_500.0).powi(6) - 0.17).collect::<Vec<_>>());
+        let low = |i: u16| 1.2 * (f32::from(i) / 48_500.0).powi(6) - 0.17;
+        seen.observe(&(0..48_500).map(low).collect::<Vec<_>>());
         seen.observe(&(0..1500).map(|i| 1.0 + 11.0 * (i as f32 / 1500.0)).collect::<Vec<_>>());
         let density = Density::of(&seen.values());
         for symmetric in [false, true] {

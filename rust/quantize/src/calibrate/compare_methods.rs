@@ -76,8 +76,10 @@ pub(super) struct ComparisonScope {
     pub(super) single: bool,
 }
 
-/// Compares the methods, whose ranges are those of `learnt` without the samples held back, and those
-/// of `all` samples. The ranges of the comparison have the order of its rows, with `auto` last.
+/// Compares the methods, whose ranges are those of `learnt` without the samples held back, and
+/// those of `all` samples.
+///
+/// The ranges of the comparison have the order of its rows, with `auto` last.
 pub(super) fn compare(
     model: &Model,
     plan: &Plan,

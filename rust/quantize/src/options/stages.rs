@@ -247,8 +247,12 @@ options! {
     /// accuracy criterion or validation data asks for more. That takes 5 seconds, or a tenth of the
     /// calibration if that is longer. The report says what was measured, and a large error is a
     /// warning. If a few layers cause it in a model that is calibrated, they stay float, and the
-    /// warning names them. Without samples the inputs are made from the graph; models of more than
-    /// 256 MB and models with saved ranges are not run then.
+    /// warning names them. If weights get fewer than 8 bits and an output has less than 10 dB,
+    /// convolutions get 8 bits, with a warning, unless `layer_bits` has a number for them.
+    /// Equalization and smoothing are taken back where the outputs are better without them. `none`
+    /// leaves all that out, so that the result does not depend on what a machine measures. Without
+    /// samples the inputs are made from the graph; models of more than 256 MB and models with saved
+    /// ranges are not run then.
     row check: CheckMode = CheckMode::Auto => {
         example: "check=\"none\"",
         only_with: None,

@@ -112,8 +112,8 @@ impl Check<'_> {
         let names: Vec<String> = worst.iter().map(|name| format!("`{name}`")).collect();
         let (stay, them) = if names.len() == 1 { ("stays", "it") } else { ("stay", "them") };
         better.report_mut().warnings.push(format!(
-            "{} {stay} float: with {them} quantized, an output had an SQNR of {before:.1} dB on {}, \
-             now {after:.1} dB. check=\"none\" quantizes every layer",
+            "{} {stay} float: with {them} quantized, an output had an SQNR of {before:.1} dB on \
+             {}, now {after:.1} dB. check=\"none\" quantizes every layer",
             names.join(", "),
             found.on(),
         ));

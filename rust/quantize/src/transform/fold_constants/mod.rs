@@ -45,8 +45,8 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
 }
 
-/// How much larger, in bytes, the value of a node may be than what it makes unused, for the shape of
-/// its first input.
+/// How much larger, in bytes, the value of a node may be than what it makes unused, for the shape
+/// of its first input.
 fn growth(node: &NodeProto, shape: &[usize]) -> usize {
     // A vector may be a bias.
     let is_vector = shape.iter().filter(|length| **length != 1).count() <= 1;
