@@ -437,3 +437,56 @@ def test_a_result_that_is_hardly_smaller_is_not_good() -> None:
     assert all_of_it.assessment.grade == "good"
     assert little.ratio < 1.1
     assert little.assessment.grade == "fair"
+
+
+@pytest.mark.parametrize("kind", ["rnn", "gemm", "vector"])
+def test_synthetic_inputs_have_the_width_of_the_constant_that_they_meet(kind: str) -> None:
+    def constant(name: str, *shape: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(normal(*shape).astype(np.float32), name)
+
+    def ints(name: str, *values: int) -> onnx.TensorProto:
+        return numpy_helper.from_array(np.array(values, np.int64), name)
+
+    nodes, constants = {
+        # The axes that are added come before the last one.
+        "rnn": (
+            [
+                helper.make_node("Unsqueeze", ["x", "second"], ["rows"]),
+                helper.make_node("RNN", ["rows", "w", "r"], ["y"], hidden_size=64),
+            ],
+            [ints("second", 1), constant("w", 1, 64, 80), constant("r", 1, 64, 64)],
+        ),
+        "gemm": (
+            [helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)],
+            [constant("w", 64, 80)],
+        ),
+        "vector": (
+            [
+                helper.make_node("Mul", ["scale", "x"], ["scaled"]),
+                helper.make_node("Unsqueeze", ["scaled", "first"], ["image"]),
+                helper.make_node("Conv", ["image", "w"], ["c"], pads=[1] * 4),
+                helper.make_node("Reshape", ["c", "all"], ["rows"]),
+                helper.make_node("MatMul", ["rows", "v"], ["y"]),
+            ],
+            [
+                constant("scale", 80),
+                ints("first", 0, 1),
+                constant("w", 16, 1, 3, 3),
+                ints("all", 16, -1, 80),
+                constant("v", 80, 64),
+            ],
+        ),
+    }[kind]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "features"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        constants,
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    check = quantize_rs.quantize(bytes(made.SerializeToString()), None).output_check
+    assert check is not None
+    assert check.failure is None
+    assert check.sqnr_db is not None
+    assert check.sqnr_db > 20

@@ -18,6 +18,7 @@ mod safetensors;
 mod sequence_lens;
 mod synthetic;
 mod units;
+mod widths;
 
 use std::fs::File;
 use std::path::Path;

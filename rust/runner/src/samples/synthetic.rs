@@ -8,6 +8,7 @@ use quantize_rs_onnx::{DataType, Model, Tensor};
 use super::random::SplitMix64;
 use super::sequence_lens::{are_lengths, longest};
 use super::units::Units;
+use super::widths::last_axis;
 use super::{convert, refuse_strings};
 use crate::inputs::{elements, mismatch};
 
@@ -64,8 +65,8 @@ pub fn for_check(
 /// mean and scale, otherwise standard normal ones. Lengths of sequences, which a recurrent operator
 /// reads or which are called so, are at least half of the sequence. Integers that a `Gather` looks
 /// up in a constant table are rows of that table; masks are 1; other integers and booleans are
-/// bits. Of the dynamic dimensions the first is 1, those of the sides of images are 64, that of a
-/// signal is 512, and others 16; a dimension has the same length wherever it has the same name, and
+/// bits. Of the dynamic dimensions the last is that of the constant that it meets, the first is 1,
+/// those of the sides of images are 64, that of a signal is 512, and others 16; a dimension has the same length wherever it has the same name, and
 /// `a + b` is the sum of two named lengths.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
@@ -177,7 +178,7 @@ fn shape_of(
         .map(|(axis, length)| {
             let of = names.get(axis).and_then(Option::as_deref);
             let known = length.or_else(|| lengths.0.get(of?).copied());
-            known.unwrap_or_else(|| likely(declared, axis, dtype))
+            known.unwrap_or_else(|| likely(graph, name, declared, (axis, dtype)))
         })
         .collect();
     if elements(&shape).is_none_or(|elements| elements > MAX_ELEMENTS) {
@@ -200,7 +201,7 @@ impl Lengths {
                 let Some(name) = name.filter(|_| declared.get(axis) == Some(&None)) else {
                     continue;
                 };
-                let length = likely(declared, axis, dtype);
+                let length = likely(graph, &spec.name, declared, (axis, dtype));
                 if is_sum(&name) {
                     sums.push((name, length));
                 } else {
@@ -261,7 +262,17 @@ pub(super) fn dimension_names(graph: &Graph<'_>, input: &str) -> Vec<Option<Stri
 }
 
 /// The length of a dynamic dimension.
-fn likely(declared: &[Option<usize>], axis: usize, dtype: DataType) -> usize {
+fn likely(
+    graph: &Graph<'_>,
+    input: &str,
+    declared: &[Option<usize>],
+    (axis, dtype): (usize, DataType),
+) -> usize {
+    if let Some(length) = last_axis(graph, input, declared.len())
+        && axis + 1 == declared.len()
+    {
+        return length;
+    }
     let is_image = declared.len() == 4 && dtype.is_float();
     match axis {
         0 => 1,
