@@ -318,6 +318,33 @@ def test_an_input_of_strings_is_a_calibration_error() -> None:
     assert quantize_rs.quantize(model, None).model is not None
 
 
+@pytest.mark.parametrize("kind", ["sequence", "optional"])
+def test_an_input_that_is_no_tensor_is_a_calibration_error(kind: str) -> None:
+    rows = helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 64])
+    if kind == "sequence":
+        made, reads = helper.make_sequence_type_proto(rows), ("SequenceAt", ["s", "zero"])
+    else:
+        made, reads = helper.make_optional_type_proto(rows), ("OptionalGetElement", ["s"])
+    graph = helper.make_graph(
+        [helper.make_node(*reads, ["x"]), helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "g",
+        [helper.make_value_info("s", made)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
+        [
+            numpy_helper.from_array(np.ones((64, 64), np.float32), "w"),
+            numpy_helper.from_array(np.array(0, np.int64), "zero"),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    samples = [{"s": np.ones((2, 64), np.float32)}] * 4
+    for data in (samples, "random"):
+        with pytest.raises(CalibrationError, match=r"`s` is a sequence, an optional") as caught:
+            quantize_rs.quantize_with_calibration(model, None, data)
+        assert caught.value.value == "s"
+        assert caught.value.category == "input_mismatch"
+    assert quantize_rs.quantize(model, None).model is not None
+
+
 def test_ranges_of_another_model_are_a_calibration_error(digits: Path, images: Path) -> None:
     ranges = quantize_rs.open(digits).plan(activations="uint8").calibrate(images)
     other = quantize_rs.open(oracle.model("conv2d_relu")).plan(activations="uint8")

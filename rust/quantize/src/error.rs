@@ -129,6 +129,16 @@ pub enum CalibrationErrorKind {
         /// The input.
         input: String,
     },
+    /// The model reads a value that is no tensor.
+    #[error(
+        "input `{input}` is a sequence, an optional value or of no known type, and samples hold \
+         tensors alone: quantize weights alone, without samples, or use the part of the model that \
+         reads tensors, as by onnx.utils.extract_model"
+    )]
+    NoTensorInput {
+        /// The input.
+        input: String,
+    },
     /// The engine does not support tensors of an element type.
     #[error("{engine} does not accept tensors of {dtype}")]
     UnsupportedType {
@@ -168,6 +178,7 @@ impl CalibrationErrorKind {
             | Self::RepeatedInput { .. }
             | Self::WrongInput { .. }
             | Self::StringInput { .. }
+            | Self::NoTensorInput { .. }
             | Self::SampleShape { .. }
             | Self::InputMismatch { .. } => "input_mismatch",
             Self::NonFinite { .. } | Self::NonFiniteActivation { .. } => "non_finite",

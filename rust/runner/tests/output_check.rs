@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, CheckSamples, CheckedInputs, Config, Control, Engine,
-    Grade, InputSpec, Method, Model, PreprocessedModel, QType, QuantizeErrorKind, Quantized,
-    RetainingSamples, Sample, Samples, Session, Target, Tensor, TimedSession, WeightAlgorithm,
-    WeightType, calibrate,
+    Grade, InputSpec, Method, Model, OutputCheck, PreprocessedModel, QType, QuantizeErrorKind,
+    Quantized, RetainingSamples, Sample, Samples, Session, Target, Tensor, TimedSession,
+    WeightAlgorithm, WeightType, calibrate,
 };
 use quantize_rs_onnx::{Edit, TensorProto};
 use quantize_rs_runner::Tract;
@@ -102,7 +102,7 @@ fn layers_that_make_a_static_result_poor_stay_float() {
         let control = Control { threads: 2, progress: &mut |_| true };
         made.check_outputs(&model, Some(&ranges), &Tract, given, control).unwrap();
         let report = made.report();
-        let db = report.output_check.as_ref().and_then(|check| check.sqnr_db());
+        let db = report.output_check.as_ref().and_then(OutputCheck::sqnr_db);
         (report.config.exclude.clone(), report.warnings.clone(), db.unwrap())
     };
     let (layers, warnings, db) = float(statically.clone());

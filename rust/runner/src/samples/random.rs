@@ -3,7 +3,7 @@
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{BoxedSamples, convert, refuse_strings};
+use super::{BoxedSamples, convert, refuse_other_inputs};
 use crate::inputs::{describe, elements, fits, mismatch};
 
 /// `count` random samples, which are the same for the same `seed`.
@@ -44,7 +44,7 @@ pub fn random(
         let reason = "0 were requested".into();
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }));
     }
-    refuse_strings(inputs)?;
+    refuse_other_inputs(inputs)?;
     let fits_any = inputs.iter().any(|input| shape.is_some() && sample_shape(input, shape).is_ok());
     let shapes = inputs.iter().map(|input| {
         let shape = match sample_shape(input, shape) {
