@@ -8,7 +8,7 @@ use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use crate::graph::ValueId;
 use crate::graph::uses;
-use crate::transform::{INLINE_FUNCTIONS, LIFT_WEIGHTS, weights_left};
+use crate::transform::{LIFT_WEIGHTS, weights_left};
 
 /// Gives the reason why each remaining value keeps its type.
 pub(super) fn keep_others(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
@@ -35,20 +35,14 @@ fn reason(context: &Context<'_, '_>, id: ValueId) -> KeepReason {
 
 /// Warns about weights in subgraphs that were not moved into the main graph, and about functions
 /// whose calls were not inlined.
-///
-/// With these passes, weights stay where they are if the options quantize none of them.
 pub(super) fn warn_not_searched(context: &Context<'_, '_>, _: &Decisions) -> Outcome {
-    let Context { graph, config, .. } = *context;
-    let left_out = |pass: &str| {
-        config.passes.as_ref().is_some_and(|names| names.iter().all(|name| name != pass))
-    };
+    let graph = context.graph;
     let left = uses::inside(graph, &uses::Subgraphs::of(graph)).len();
-    let subgraphs = (left > 0 && left_out(LIFT_WEIGHTS)).then(|| {
+    let subgraphs = (left > 0).then(|| {
         format!(
             "{left} weights in graphs inside nodes (If, Loop, Scan) stay float: pass \
              `{LIFT_WEIGHTS}`, which makes them weights of the main graph, was left out"
         )
     });
-    let functions = weights_left(graph, left_out(INLINE_FUNCTIONS));
-    Outcome::warn(functions).and(Outcome::warn(subgraphs))
+    Outcome::warn(weights_left(graph)).and(Outcome::warn(subgraphs))
 }

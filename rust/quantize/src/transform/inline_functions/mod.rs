@@ -40,9 +40,8 @@ pub(super) fn with_weights(graph: &Graph<'_>) -> Result<Changes, QuantizeError> 
     run(graph, true)
 }
 
-/// Warnings about weights in functions that cannot be inlined, or were not because the pass is
-/// `left_out`.
-pub(crate) fn weights_left(graph: &Graph<'_>, left_out: bool) -> Vec<String> {
+/// Warnings about weights in functions that were not inlined.
+pub(crate) fn weights_left(graph: &Graph<'_>) -> Vec<String> {
     let functions = Functions::of(graph.model.proto());
     if functions.all().is_empty() {
         return Vec::new();
@@ -54,17 +53,10 @@ pub(crate) fn weights_left(graph: &Graph<'_>, left_out: bool) -> Vec<String> {
     for node in &graph.nodes {
         for function in calls.callees(node, &mut fixed) {
             let called = called(&functions.all()[function]);
-            let not_selected = || {
-                left_out.then(|| {
-                    format!(
-                        "pass `{}`, which inlines it, was not selected",
-                        super::INLINE_FUNCTIONS
-                    )
-                })
-            };
-            let why = inliner.converted(function).err().or_else(not_selected);
-            let warning = why.map(|why| format!("weights of function {called} stay float: {why}"));
-            warnings.extend(warning);
+            let why = inliner.converted(function).err().unwrap_or_else(|| {
+                format!("pass `{}`, which inlines it, was not selected", super::INLINE_FUNCTIONS)
+            });
+            warnings.push(format!("weights of function {called} stay float: {why}"));
         }
     }
     warnings.sort_unstable();
