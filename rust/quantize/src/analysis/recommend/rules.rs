@@ -311,6 +311,7 @@ pub(super) const OTHERWISE: &[Other] = &[
         when: MORE_ACCURATE,
         choice: RecommendedOptions::of(Strategy::Weights),
     },
+    Other { from: "recurrent", when: SAMPLED, choice: RecommendedOptions::of(Strategy::Static) },
     Other {
         from: "generative",
         when: "more accurate",
