@@ -297,3 +297,25 @@ def test_an_output_that_another_layer_reads_may_be_cast(bits: int, float_type: s
     assert head.input[0].startswith("features")
     head.input[0] = next(it.input[0] for it in made.graph.node if "w_quantized" in it.input)
     assert not validate(source, made)
+
+
+def test_what_optimizing_folds_passes() -> None:
+    """A normalization before a convolution that adds no padding."""
+    nodes = [
+        helper.make_node("BatchNormalization", ["x", "s", "o", "m", "v"], ["a"], "norm"),
+        helper.make_node("Conv", ["a", "w", "b"], ["y"], "conv"),
+    ]
+    constants = {name: 1 + np.abs(normal(8)) for name in "somv"}
+    constants |= {"w": normal(8, 8, 3, 3), "b": normal(8)}
+    model = built(nodes, constants, ["n", 8, 12, 12])
+    report = quantize_rs.optimize(model)
+    assert report.nodes_after == 1
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    wrong = onnx.load_from_string(report.model)
+    tensor = next(it for it in wrong.graph.initializer if it.dims == [8, 8, 3, 3])
+    values = numpy_helper.to_array(tensor).copy()
+    values.flat[5] *= 1.1
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+    assert not validate(model, wrong)

@@ -334,6 +334,12 @@ pub(crate) fn planning(integers: bool) -> Vec<&'static Pass> {
     ALL.iter().filter(runs).collect()
 }
 
+/// The passes that run when a model is optimized.
+pub(crate) fn optimizing() -> Vec<&'static Pass> {
+    let by_default = |pass: &&Pass| matches!(pass.stage, PassStage::Always | PassStage::Optimizing);
+    ALL.iter().filter(by_default).collect()
+}
+
 /// The model without nodes and constants that nothing reads.
 pub(crate) fn without_unused(model: &Model) -> Result<Model, QuantizeError> {
     Ok(run(model, &named(&[REMOVE_UNUSED.to_owned()])?, Purpose::Optimizing)?.0)

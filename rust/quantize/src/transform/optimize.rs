@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, PassStage, Purpose, Step, run};
+use super::{ALL, Pass, Purpose, Step, run};
 use crate::QuantizeError;
 use crate::error::while_unchanged;
 
@@ -88,12 +88,12 @@ fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pas
             return Err(QuantizeError::option(option, what));
         }
     }
-    let wanted = |pass: &&Pass| {
-        let asked = |names: &[String]| names.iter().any(|name| name == pass.name);
-        let by_default = matches!(pass.stage, PassStage::Always | PassStage::Optimizing);
-        passes.map_or(by_default, asked) && !skip.iter().any(|name| name == pass.name)
+    let mut chosen = match passes {
+        Some(names) => super::named(names)?,
+        None => super::optimizing(),
     };
-    Ok(ALL.iter().filter(wanted).collect())
+    chosen.retain(|pass| !skip.iter().any(|name| name == pass.name));
+    Ok(chosen)
 }
 
 impl Optimized {

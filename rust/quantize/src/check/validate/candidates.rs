@@ -46,5 +46,6 @@ pub(super) fn all(
     // Operators on integers read no value with the name that tells.
     let both = [plain, tensors].map(|purpose| (planning_with(true, true), purpose));
     candidates.extend(both);
+    candidates.push((transform::optimizing(), Purpose::Optimizing));
     Ok(candidates)
 }
