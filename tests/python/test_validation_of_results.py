@@ -319,3 +319,28 @@ def test_what_optimizing_folds_passes() -> None:
     values.flat[5] *= 1.1
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     assert not validate(model, wrong)
+
+
+@pytest.mark.parametrize("bias", [1.0, 0.0])
+def test_a_smoothed_scale_may_be_stored_as_integers(bias: float) -> None:
+    """Accelerators quantize the scale of a normalization, and so the factors that it took."""
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g", "b"], ["n"], "norm"),
+        helper.make_node("MatMul", ["n", "w"], ["y"], "product"),
+    ]
+    scale = np.linspace(0.1, 2, 64)
+    constants = {"g": scale, "b": bias * normal(64), "w": normal(64, 32) / scale[:, None]}
+    model = built(nodes, constants, ["n", 64])
+    report = quantize_rs.quantize_with_calibration(
+        model, None, samples(), target="qnn", allow_larger=True
+    )
+    assert report.model is not None
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    wrong = onnx.load_from_string(report.model)
+    stored = next(it for it in wrong.graph.initializer if it.name == "g_quantized")
+    integers = numpy_helper.to_array(stored).astype(np.int32)
+    change = np.where(integers > 0, integers - 40, integers + 40).astype(np.int8)
+    stored.CopyFrom(numpy_helper.from_array(change, stored.name))
+    if bias:
+        assert not validate(model, wrong)

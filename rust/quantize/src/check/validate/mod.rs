@@ -10,6 +10,7 @@ mod biases;
 mod candidates;
 mod constants;
 mod experts;
+mod factors;
 mod grid;
 mod kv_cache;
 mod products;

@@ -6,13 +6,13 @@
 
 use std::collections::HashSet;
 
+use super::factors::{Factor, is_normalization, of_normalization};
 use super::stored::{Form, Stored};
 use crate::encode::dequantize::Decoded;
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::uses::{Along, Constant, Use};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::options::HalfType;
-use crate::transform::half_precision::rounds_to;
 
 /// Whether a matrix is stored transposed, as its channels and its consumer need it. `None` if
 /// nothing is known about its channels.
@@ -85,9 +85,14 @@ pub(super) fn smoothing(
     (name, shape): (&str, &[usize]),
     half: Option<HalfType>,
     used: &mut HashSet<String>,
-) -> Option<(usize, Vec<f64>)> {
+) -> Option<(usize, Vec<Factor>)> {
     let [consumer] = after.values[*stored.reads.first()?].consumers[..] else { return None };
     let mut product = after.nodes[consumer.node];
+    if is_normalization(product) && consumer.input == 1 {
+        // The scale itself, stored as integers: it is divided by the factors.
+        let inverse = of_normalization(before, after, consumer.node, half, used)?;
+        return (shape == [inverse.len()]).then_some((0, inverse));
+    }
     if product.op_type == "MatMulInteger" {
         // The weight may be stored transposed.
         let original = &before.values[before.value(name)?];
@@ -111,51 +116,53 @@ pub(super) fn smoothing(
             _ => break node,
         }
     };
-    let tensor = |graph: &Graph<'_>, id: ValueId| graph.model.tensor(graph.constant(id)?).ok();
-    let floats = |graph: &Graph<'_>, id: ValueId| tensor(graph, id)?.to_f32();
     let own = |id: &ValueId| before.value(after.values[*id].name).is_none();
-    let inverse: Vec<f64> = match after.nodes[producer].op_type.as_str() {
-        "Mul" => {
+    let inverse = match after.nodes[producer] {
+        by if by.op_type == "Mul" => {
             let id = after.input(producer, 1).filter(own)?;
-            floats(after, id)?.into_iter().map(f64::from).collect()
+            let floats = after.model.tensor(after.constant(id)?).ok()?.to_f32()?;
+            floats.into_iter().map(|x| Factor::exactly(x.into())).collect()
         }
-        "LayerNormalization" | "RMSNormalization" => {
-            let mut inverse: Vec<f64> = Vec::new();
-            for id in (1..3).filter_map(|input| after.input(producer, input)) {
-                let name = after.values[id].name;
-                let (there, here) = (tensor(before, before.value(name)?)?, tensor(after, id)?);
-                let rounded = half.is_some_and(|half| rounds_to(&there, &here, half));
-                let (there, here) = (there.to_f32()?, here.to_f32()?);
-                if (rounded || there == here) && inverse.is_empty() {
-                    return None;
-                }
-                used.insert(name.to_owned());
-                inverse.resize(here.len(), f64::NAN);
-                for ((inverse, there), here) in inverse.iter_mut().zip(there).zip(here) {
-                    if !inverse.is_finite() {
-                        *inverse = f64::from(here) / f64::from(there);
-                    }
-                }
-            }
-            inverse
-        }
+        by if is_normalization(by) => of_normalization(before, after, producer, half, used)?,
         _ => return None,
     };
     let fits = shape.get(summed) == Some(&inverse.len());
-    fits.then(|| (summed, inverse.into_iter().map(f64::recip).collect()))
+    fits.then(|| (summed, inverse.into_iter().map(Factor::inverse).collect()))
 }
+
+/// By how many steps an element is rounded, to the nearest integer or so that sums are preserved.
+const ROUNDED_BY: [f64; 2] = [0.5 + 1e-6, 0.75];
 
 /// The weight times the factor of each channel; channels with an unknown factor are NaN.
 pub(super) fn scaled(
     mut floats: Vec<f32>,
     shape: &[usize],
-    factors: Option<(usize, Vec<f64>)>,
+    factors: Option<(usize, Vec<Factor>)>,
+    decoded: &Decoded,
 ) -> Vec<f32> {
     let Some((axis, factors)) = factors else { return floats };
     let columns = shape.get(1).copied().unwrap_or(1).max(1);
+    let channel = |at: usize| if axis == 0 { at / columns } else { at % columns };
+    // What the elements allow, too, if each was rounded by at most this much.
+    let fitting = |steps: f64| {
+        let mut ranges: Vec<Option<Factor>> = factors.iter().copied().map(Some).collect();
+        let same_order = decoded.shape == shape;
+        for (at, (was, is)) in floats.iter().zip(&decoded.floats).enumerate() {
+            let scale = f64::from(decoded.params[decoded.layout.group_of(at)].scale);
+            let allowed = Factor::between((*was).into(), (*is).into(), steps * scale.abs());
+            let range = &mut ranges[channel(at)];
+            *range = range.and_then(|range| range.meet(allowed)).filter(|_| same_order);
+        }
+        ranges
+    };
+    let allowed = ROUNDED_BY.map(fitting);
+    let factor = |channel: usize| {
+        let found = allowed.iter().find_map(|ranges| ranges[channel]);
+        found.unwrap_or(factors[channel]).middle()
+    };
+    let factors: Vec<f64> = (0..factors.len()).map(factor).collect();
     for (at, x) in floats.iter_mut().enumerate() {
-        let factor = factors[if axis == 0 { at / columns } else { at % columns }];
-        *x = (f64::from(*x) * factor) as f32;
+        *x = (f64::from(*x) * factors[channel(at)]) as f32;
     }
     floats
 }

@@ -125,7 +125,7 @@ impl Models<'_, '_> {
             half,
             full: &self.full,
         };
-        let scaled = scaled(comparison.clipped(floats), &tensor.shape, factors);
+        let scaled = scaled(comparison.clipped(floats), &tensor.shape, factors, decoded);
         let orders = turned(&scaled, &tensor.shape, decoded, turns(stored, constant));
         let Some((reference, errors)) = comparison.closest(&orders) else {
             let what = format!("shape {:?}, expected that of {:?}", decoded.shape, tensor.shape);
