@@ -285,3 +285,35 @@ def test_the_warning_names_the_model_that_is_not_finite() -> None:
         warnings = quantize_rs.compare(first, second, data, latency=False).warnings
         (warning,) = [warning for warning in warnings if "infinity" in warning]
         assert warning.startswith(said)
+
+
+@pytest.mark.parametrize("target", ["x86", "qnn"])
+def test_a_value_that_the_model_fills_with_nan_stays_float(target: str) -> None:
+    """No sample changes it, and every operator of an accelerator computes on integers."""
+    nan = numpy_helper.from_array(np.array([np.nan], np.float32))
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Shape", ["h"], ["shape"]),
+        helper.make_node("ConstantOfShape", ["shape"], ["missing"], value=nan),
+        helper.make_node("IsNaN", ["h"], ["never"]),
+        helper.make_node("Where", ["never", "missing", "h"], ["k"]),
+        helper.make_node("MatMul", ["k", "v"], ["y"]),
+    ]
+    rng = np.random.default_rng(3)
+    weights = {name: rng.normal(0, 0.3, (SIZE, SIZE)).astype(np.float32) for name in "wv"}
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", SIZE])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    samples = [{"x": rng.normal(size=(4, SIZE)).astype(np.float32)} for _ in range(16)]
+    report = quantize_rs.quantize_with_calibration(
+        model.SerializeToString(), None, samples, target=target, allow_larger=True
+    )
+    assert {"w", "v"} <= {value.name for value in report.quantized}
+    warned = [warning for warning in report.warnings if "`missing`" in warning]
+    assert bool(warned) == (target == "qnn")
+    assert all("stay float because they are not finite" in warning for warning in warned)

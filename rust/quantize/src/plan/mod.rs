@@ -204,6 +204,7 @@ impl Plan {
         let decisions = rules::decide(&context);
         let mut plan = Plan::from_decisions(graph, &constants, config.clone(), decisions);
         plan = plan.without_float_outputs(graph)?.without_misread_pools(graph);
+        plan = plan.without_filled(graph);
         plan.overrides = selection.decided(graph, &constants);
         // A plan has a decision about each value of the graph, in its order.
         let is_quantized = |id: ValueId| plan.values.get(id).is_some_and(Planned::is_quantized);

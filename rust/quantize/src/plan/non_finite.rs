@@ -1,12 +1,13 @@
 //! Weights with elements that their type cannot hold stay float, and the rest of the model is
-//! quantized: NaN and infinity, and large numbers where the type is a float without a scale.
+//! quantized: NaN and infinity, and large numbers where the type is a float without a scale. So do
+//! values that the model itself fills with NaN or infinity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Decision, KeepReason, Plan, Source};
-use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::uses;
+use crate::graph::{Graph, Producer, ValueId};
 use crate::{DataType, QType, QuantizeError, Ranges};
 
 /// The number of names that the warning shows.
@@ -48,9 +49,26 @@ impl Plan {
                 value.decision = Decision::KeepFloat(reason.clone());
             }
         }
-        let warnings = warnings(&names);
+        let warnings = warnings("weights", &names);
         plan.warnings.extend(warnings.iter().cloned());
         Ok(Some((plan, warnings)))
+    }
+
+    /// The plan without values that the model itself fills with NaN or infinity, whatever the
+    /// samples are, and without those that depend on them; with a warning. Of −∞, which masks use,
+    /// calibration takes care.
+    pub(super) fn without_filled(self, graph: &Graph<'_>) -> Plan {
+        let filled = |name: String| {
+            let elements = filled_with(graph, graph.value(&name)?)?;
+            let found = first(&elements, |number| number.is_nan() || number == f32::INFINITY)?;
+            Some((name, KeepReason::NotFinite { found }))
+        };
+        let names: BTreeMap<String, KeepReason> =
+            self.observed().into_iter().filter_map(filled).collect();
+        let warnings = warnings("values", &names);
+        let mut plan = self.without(names.into_iter().collect());
+        plan.warnings.extend(warnings);
+        plan
     }
 
     /// The quantized weights with elements that their type cannot hold, and the first of these.
@@ -80,23 +98,32 @@ impl Plan {
     }
 }
 
+/// What a `ConstantOfShape` fills a value with.
+fn filled_with(graph: &Graph<'_>, value: ValueId) -> Option<Vec<f32>> {
+    let Producer::Node { node, .. } = graph.values[value].producer else { return None };
+    let node = graph.nodes[node];
+    let element = node.attribute("value")?.t.as_deref()?;
+    let fills = node.is_onnx() && node.op_type == "ConstantOfShape";
+    to_f32(&graph.model.tensor(element).ok().filter(|_| fills)?)
+}
+
 /// The first element of a kind, in words.
 fn first(elements: &[f32], is_wrong: impl Fn(f32) -> bool) -> Option<String> {
     let index = elements.iter().position(|element| is_wrong(*element))?;
     Some(format!("element {index} is {:?}", elements[index]))
 }
 
-/// A warning for each reason, with the names of the weights.
-fn warnings(names: &BTreeMap<String, KeepReason>) -> Vec<String> {
+/// A warning for each reason, with the names of the weights or other values.
+fn warnings(what: &str, names: &BTreeMap<String, KeepReason>) -> Vec<String> {
     let mut groups: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, reason) in names {
         let (said, found) = match reason {
             KeepReason::NotFinite { found } => {
-                ("weights stay float because they are not finite: ".to_owned(), found)
+                (format!("{what} stay float because they are not finite: "), found)
             }
             KeepReason::TooLarge { found, qtype } => {
                 let said =
-                    format!("weights stay float because {qtype} does not hold their numbers: ");
+                    format!("{what} stay float because {qtype} does not hold their numbers: ");
                 (said, found)
             }
             _ => continue,
