@@ -132,7 +132,7 @@ def kept_mask() -> bytes:
 
 
 def weight_norm() -> bytes:
-    """A weight that is computed of constants, one of which is read in both types."""
+    """A weight that is computed of constants."""
     nodes = [
         helper.make_node("ReduceL2", ["v"], ["norm"], "norm", axes=[1, 2], keepdims=1),
         helper.make_node("Div", ["g", "norm"], ["by"], "quotient"),
@@ -176,8 +176,8 @@ def positions() -> bytes:
 MODELS: dict[str, tuple[Callable[[], bytes], Change]] = {
     "mask": (masked, multiplied("mask", 1, 0.5)),
     "large mask": (kept_mask, rewired("Add", "mask")),
-    # Folded where the convolution is quantized.
-    "weight norm": (weight_norm, multiplied("v w_scale", 7, 1.5)),
+    # Folded, and perhaps quantized.
+    "weight norm": (weight_norm, multiplied("w w_scale", 7, 1.5)),
     "function": (function, rewired("Erf", "x")),
     "positions": (positions, rewired("Cos", "position")),
 }

@@ -6,9 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use common::{Even, Numbers, fixture, plan, ranges, with_activations};
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, Method,
-    MixedOptions, Model, QuantizeError, QuantizeErrorKind, Range, Ranges, Sample, Samples, Session,
-    Tensor, ValueSink, calibrate, mixed_precision,
+    CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, HalfOptions,
+    HalfType, Method, MixedOptions, Model, QuantizeError, QuantizeErrorKind, Range, Ranges, Sample,
+    Samples, Session, Tensor, TimedSession, ValueSink, calibrate, convert_half_with_samples,
+    mixed_precision,
 };
 
 /// The calibration error.
@@ -211,4 +212,51 @@ fn mixed_precision_leaves_out_bits_that_the_engine_does_not_run() {
     assert!(found(&[8]).unwrap().notes.is_empty());
     let error = found(&[4]).unwrap_err();
     assert!(matches!(calibration(&error).kind(), CalibrationErrorKind::Engine { .. }), "{error}");
+}
+
+/// An engine that refuses to run a model as it is deployed.
+struct Refusing;
+
+impl Engine for Refusing {
+    fn name(&self) -> &'static str {
+        "refusing"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        Even::default().prepare(model, observed, sample)
+    }
+
+    fn timed(
+        &self,
+        _: &Model,
+        _: &Sample,
+        _: usize,
+    ) -> Result<Option<Box<dyn TimedSession>>, CalibrationError> {
+        let problem = "this Resize is not supported".to_owned();
+        Err(CalibrationError::new(CalibrationErrorKind::Engine { engine: None, problem }))
+    }
+}
+
+#[test]
+fn a_result_in_float16_that_does_not_run_is_warned_about() {
+    let model = fixture("conv2d_relu");
+    let warnings = |half: HalfType, engine: &dyn Engine| {
+        let options = HalfOptions { half, ..HalfOptions::default() };
+        let control = Control { threads: 1, progress: &mut |_| true };
+        let samples = &mut Numbers(vec![1, 2]);
+        let made = convert_half_with_samples(&model, &options, engine, samples, control);
+        let warnings = made.unwrap().report().warnings.clone();
+        warnings.into_iter().filter(|warning| warning.contains("cannot run")).collect::<Vec<_>>()
+    };
+    let found = warnings(HalfType::Float16, &Refusing);
+    assert!(found[0].contains("refusing cannot run the result: "), "{found:?}");
+    assert!(found[0].contains("this Resize is not supported"), "{found:?}");
+    assert!(warnings(HalfType::Float16, &Even::default()).is_empty());
+    // No engine on a CPU has kernels for bfloat16.
+    assert!(warnings(HalfType::BFloat16, &Refusing).is_empty());
 }

@@ -181,7 +181,9 @@ fn converted(
     measured: &MeasuredKinds,
     simulated: bool,
 ) -> Result<(Model, HalfReport), QuantizeError> {
-    let excluded = ExcludedNodes::of(float, "exclude", &options.exclude)?;
+    // A node that was evaluated is no mistake.
+    let excluded = ExcludedNodes::of(float, "exclude", &options.exclude)
+        .or_else(|error| ExcludedNodes::of(model, "exclude", &options.exclude).or(Err(error)))?;
     let reason = |node: &NodeProto| {
         if excluded.contain(node) {
             return Some(KeptReason::Excluded);

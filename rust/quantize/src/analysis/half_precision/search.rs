@@ -104,8 +104,32 @@ impl Search<'_> {
         } else {
             report.outputs = self.outputs(&kinds, usize::MAX, control)?;
             report.sqnr_db = worst_sqnr(&report.outputs);
+            report.warnings.extend(self.failure(&kinds)?);
         }
         Ok((half, report))
+    }
+
+    /// That the engine to which models are deployed cannot run the result as it is, on the first
+    /// sample. The model whose outputs are measured rounds in float32, and an engine makes another
+    /// model of it. Nothing is said about bfloat16, for which engines on a CPU have no kernels.
+    fn failure(&self, kinds: &MeasuredKinds) -> Result<Option<String>, QuantizeError> {
+        let sample = self.found.kept.first().filter(|_| self.options.half == HalfType::Float16);
+        let Some(sample) = sample else { return Ok(None) };
+        // Samples are float32: casts at both ends are all that differs from the result.
+        let options = HalfOptions { keep_io: true, ..self.options.clone() };
+        let found = Some(self.found);
+        let (half, _) =
+            converted(self.model, self.float, Vec::new(), &options, found, kinds, false)?;
+        let (mut name, mut outcome) = (self.engine.name(), Ok(()));
+        match self.engine.timed(&half, sample, 1) {
+            Ok(Some(mut session)) => {
+                name = session.engine().unwrap_or(name);
+                outcome = session.run();
+            }
+            Ok(None) => {}
+            Err(error) => outcome = Err(error),
+        }
+        Ok(outcome.err().map(|error| format!("{name} cannot run the result: {error}")))
     }
 
     /// The first kinds of operators that make the outputs as good as asked for, or else those that

@@ -160,33 +160,41 @@ pub fn validate(
         let mut best: Option<([usize; 4], Validation)> = None;
         let mut bare = false;
         for (tried, purpose) in candidates {
-            if best.as_ref().is_some_and(|([missing, _, problems, _], _)| missing + problems == 0) {
+            if is_explained(best.as_ref()) {
                 break;
             }
-            let (model, mut steps) = transform::run(original, &tried, purpose)?;
+            let (model, steps) = transform::run(original, &tried, purpose)?;
             if bare && steps.is_empty() {
                 continue;
             }
             bare |= steps.is_empty();
-            let model = match half {
-                Some(_) => inlined(&model, &mut steps)?,
-                None => model,
+            let forms = match half {
+                Some(_) => before_narrowing(&model)?,
+                None => vec![(model, Vec::new())],
             };
-            let model = match (model.opset(""), quantized.opset("")) {
-                (Some(from), Some(to)) if from < to => {
-                    let (model, conversion) = convert_opset(&model, to)?;
-                    let pass = format!("opset {} → {}", conversion.from, conversion.to);
-                    steps.push(Step { pass, did: conversion.changed });
-                    model
+            for (model, more) in forms {
+                if is_explained(best.as_ref()) {
+                    break;
                 }
-                _ => model,
-            };
-            let (found, without_original) = against(&model, quantized, steps, half)?;
-            let pruned = found.problems.iter().filter(|problem| is_pruned(problem)).count();
-            let problems = found.problems.len();
-            let faults = [without_original, problems - pruned, problems, found.not_compared.len()];
-            if best.as_ref().is_none_or(|(least, _)| faults < *least) {
-                best = Some((faults, found));
+                let mut steps = steps.clone();
+                steps.extend(more);
+                let model = match (model.opset(""), quantized.opset("")) {
+                    (Some(from), Some(to)) if from < to => {
+                        let (model, conversion) = convert_opset(&model, to)?;
+                        let pass = format!("opset {} → {}", conversion.from, conversion.to);
+                        steps.push(Step { pass, did: conversion.changed });
+                        model
+                    }
+                    _ => model,
+                };
+                let (found, without_original) = against(&model, quantized, steps, half)?;
+                let pruned = found.problems.iter().filter(|problem| is_pruned(problem)).count();
+                let problems = found.problems.len();
+                let faults =
+                    [without_original, problems - pruned, problems, found.not_compared.len()];
+                if best.as_ref().is_none_or(|(least, _)| faults < *least) {
+                    best = Some((faults, found));
+                }
             }
         }
         let mut found = best.map(|(_, found)| found).unwrap_or_default();
@@ -207,6 +215,12 @@ pub fn validate(
     })
 }
 
+/// Whether a candidate has an original for each weight and no problem. With it is how many weights
+/// have none, how many problems there are that pruning does not explain, and how many in all.
+fn is_explained(best: Option<&([usize; 4], Validation)>) -> bool {
+    best.is_some_and(|([missing, _, problems, _], _)| missing + problems == 0)
+}
+
 /// The 16-bit type that a model computes in, and its original does not.
 fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>, QuantizeError> {
     for half in HalfType::ALL {
@@ -219,12 +233,19 @@ fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>
     Ok(None)
 }
 
-/// The model without functions, which no model that computes in 16 bits calls.
-fn inlined(model: &Model, steps: &mut Vec<Step>) -> Result<Model, QuantizeError> {
-    let passes = transform::named(&[transform::INLINE_FUNCTIONS.to_owned()])?;
-    let (model, did) = transform::run(model, &passes, Purpose::Optimizing)?;
-    steps.extend(did);
-    Ok(model)
+/// What a model may have been before it was converted to 16 bits, and the passes that made it so:
+/// without functions, which no model that computes in 16 bits calls, and with its constant
+/// expressions evaluated or not. What it had in 16 bits is in float32, as in the result that it is
+/// compared with.
+fn before_narrowing(model: &Model) -> Result<Vec<(Model, Vec<Step>)>, QuantizeError> {
+    let mut forms = Vec::new();
+    for passes in [&half_precision::PASSES[..], &half_precision::PASSES[..1]] {
+        let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
+        let passes = transform::named(&passes)?;
+        let (model, steps) = transform::run(model, &passes, Purpose::Optimizing)?;
+        forms.push((widened_without_casts(&model)?, steps));
+    }
+    Ok(forms)
 }
 
 /// The result, and the number of weights without an original.

@@ -213,8 +213,13 @@ pub(crate) struct HalfChanges {
     pub(crate) casts: usize,
 }
 
-/// The model with its functions inlined, in an opset with the type, and with the large constants of
-/// masks clipped; and a description of each that was.
+/// The passes that run before the conversion. Runtimes have few kernels for 16 bits on a CPU, and
+/// evaluate in advance only what they have kernels for: what they evaluate in float32 has to be
+/// constant before.
+pub(crate) const PASSES: [&str; 4] = ["inline_functions", "fold_constants", "fold_shapes", "dead"];
+
+/// The model with its functions inlined and constant expressions evaluated, in an opset with the
+/// type, and with the large constants of masks clipped; and a description of each that was.
 ///
 /// # Errors
 /// The graph is not well-formed.
@@ -222,12 +227,11 @@ pub(crate) fn prepared(
     model: &Model,
     half: HalfType,
 ) -> Result<(Model, Vec<String>), QuantizeError> {
-    let mut model = if model.proto().functions.is_empty() {
-        model.clone()
-    } else {
-        let passes = super::named(&[super::INLINE_FUNCTIONS.to_owned()])?;
-        super::run(model, &passes, Purpose::Optimizing)?.0
-    };
+    // What computes in 16 bits is converted already, and stays as it is.
+    let passes = if computes_in(model, half)? { &PASSES[..1] } else { &PASSES[..] };
+    let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
+    let passes = super::named(&passes)?;
+    let mut model = super::run(model, &passes, Purpose::Optimizing)?.0;
     if model.opset("").is_some_and(|opset| opset < half.since_opset()) {
         model = convert_opset(&model, half.since_opset())?.0;
     }
