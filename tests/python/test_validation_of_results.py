@@ -344,3 +344,21 @@ def test_a_smoothed_scale_may_be_stored_as_integers(bias: float) -> None:
     stored.CopyFrom(numpy_helper.from_array(change, stored.name))
     if bias:
         assert not validate(model, wrong)
+
+
+@pytest.mark.parametrize("float_type", ["float16", "bfloat16"])
+def test_casts_without_an_effect_may_disappear(float_type: str) -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"], "first"),
+        helper.make_node("Cast", ["h"], ["c"], "same", to=TensorProto.FLOAT),
+        helper.make_node("Less", ["c", "zero"], ["low"], "less"),
+        helper.make_node("Cast", ["low"], ["mask"], "mask", to=TensorProto.BOOL),
+        helper.make_node("Where", ["mask", "zero", "c"], ["y"], "where"),
+    ]
+    model = built(nodes, {"w": normal(64, 64), "zero": np.zeros(())}, ["n", 64])
+    report = getattr(quantize_rs, f"convert_{float_type}")(model)
+    found = validate(model, report.model)
+    assert found.passed, str(found)
+    wrong = onnx.load_from_string(report.model)
+    next(node for node in wrong.graph.node if node.op_type == "Where").input[2] = "zero"
+    assert not validate(model, wrong)

@@ -39,7 +39,8 @@ pub(super) fn check(
 }
 
 /// A value that keeps its name keeps its type, since its consumers accept no other; but a float may
-/// have the 16-bit type that the model computes in.
+/// have the 16-bit type that the model computes in, and a constant that the original has in that
+/// type is compared in float32.
 fn types(
     before: &Graph<'_>,
     after: &Graph<'_>,
@@ -47,8 +48,9 @@ fn types(
     caches: &BTreeSet<&str>,
     found: &mut Validation,
 ) {
+    let is_half = |dtype: DataType| half.is_some_and(|half| half.data_type() == dtype);
     let narrowed = |here: DataType, there: DataType| {
-        there == DataType::Float && half.is_some_and(|half| half.data_type() == here)
+        there == DataType::Float && is_half(here) || here == DataType::Float && is_half(there)
     };
     for (id, value) in after.values.iter().enumerate() {
         let there = before.value(value.name).and_then(|there| before.dtype(there));

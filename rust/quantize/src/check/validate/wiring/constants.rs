@@ -20,7 +20,9 @@ impl Walk<'_, '_> {
             return;
         }
         let through = self.after.values[step.here].name;
-        let direct = through == name || base_of(through, "dequantized").as_deref() == Some(name);
+        let direct = through == name
+            || base_of(through, "dequantized").as_deref() == Some(name)
+            || self.half.is_some() && self.is_cast_from(there, through);
         if self.is_transposed(here) || self.is_computed(here) {
             return self.wrong(there, here, step);
         }
@@ -30,6 +32,17 @@ impl Walk<'_, '_> {
         if !direct && !leaves.iter().any(|id| self.stands_for(there, *id)) {
             self.wrong(there, here, step);
         }
+    }
+
+    /// Whether a value of the original is a constant of this name, cast: a model that computes in
+    /// 16 bits needs no cast of what was stored in them.
+    fn is_cast_from(&self, there: ValueId, name: &str) -> bool {
+        let Producer::Node { node, .. } = self.before.values[there].producer else { return false };
+        let source =
+            self.before.input(node, 0).filter(|_| self.before.nodes[node].op_type == "Cast");
+        source.is_some_and(|source| {
+            self.before.constant(source).is_some() && self.before.values[source].name == name
+        })
     }
 
     /// Notes that a node reads a stored weight as the paired node of the original reads a constant:

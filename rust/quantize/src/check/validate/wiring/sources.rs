@@ -126,9 +126,10 @@ fn rounded(graph: &Graph<'_>, value: ValueId) -> Option<ValueId> {
 /// The value that a value is cast from, between float32 and the type that a model computes in.
 fn cast(graph: &Graph<'_>, value: ValueId, half: Option<HalfType>) -> Option<ValueId> {
     let half = half?;
+    // The type of what an operator of ONNX Runtime makes may not be known.
     let float = |value: ValueId| {
         let dtype = graph.dtype(value);
-        dtype.is_some_and(|dtype| dtype == DataType::Float || dtype == half.data_type())
+        dtype.is_none_or(|dtype| dtype == DataType::Float || dtype == half.data_type())
     };
     let Producer::Node { node, .. } = graph.values[value].producer else { return None };
     let source = graph.input(node, 0).filter(|_| graph.nodes[node].op_type == "Cast")?;
