@@ -2,10 +2,11 @@
 
 mod search;
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use quantize_rs_onnx::{Model, NodeProto};
+use quantize_rs_onnx::{DataType, Model, NodeProto, TensorProto};
 use serde::Serialize;
 
 use crate::QuantizeError;
@@ -13,6 +14,7 @@ use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::magnitudes::{self, Magnitudes};
 use crate::error::while_unchanged;
+use crate::graph::uses::byte_len;
 use crate::options::HalfType;
 use crate::plan::ExcludedNodes;
 use crate::report::OutputRow;
@@ -210,7 +212,7 @@ fn converted(
         clipped,
         ..HalfReport::default()
     };
-    report.warn_of_size(found.is_some());
+    report.warn_of_size(model, found.is_some());
     Ok((half, report))
 }
 
@@ -245,21 +247,67 @@ impl HalfPrecision {
 }
 
 impl HalfReport {
-    /// Warns of a file that is hardly smaller than that of the model.
-    fn warn_of_size(&mut self, measured: bool) {
+    /// Warns of a file that is hardly smaller than that of the model, or larger.
+    fn warn_of_size(&mut self, model: &Model, measured: bool) {
         let (before, after) = (self.bytes_before, self.bytes_after);
         let smaller = after.saturating_mul(10) < before.saturating_mul(9);
-        if before < LEAST_BYTES || smaller || self.kept.is_empty() {
+        let larger = after > before;
+        if smaller || !larger && before < LEAST_BYTES {
             return;
         }
-        let hint = if measured { "" } else { "; samples may show that more fit" };
-        self.warnings.push(format!(
-            "the file is not clearly smaller ({} to {}): {} nodes stay float32, for the reasons \
-             under `kept`{hint}",
-            size(before),
-            size(after),
-            self.kept.len()
-        ));
+        let causes = self.causes_of_size(model, measured);
+        if !larger && causes.is_empty() {
+            return;
+        }
+        let is = if larger { "larger" } else { "not clearly smaller" };
+        let casts = || format!("it has few float32 weights, and {} casts were added", self.casts);
+        let why = if causes.is_empty() { casts() } else { causes.join("; ") };
+        let (before, after) = (size(before), size(after));
+        self.warnings.push(format!("the file is {is} ({before} to {after}): {why}"));
+    }
+
+    /// Why the file of a model is not clearly smaller.
+    fn causes_of_size(&self, model: &Model, measured: bool) -> Vec<String> {
+        let graph = model.graph();
+        let bytes = |wanted: &dyn Fn(&TensorProto) -> bool| -> u64 {
+            let tensors = graph.initializer.iter().filter(|tensor| wanted(tensor));
+            tensors.filter_map(|tensor| byte_len(tensor)).sum()
+        };
+        let has = |tensor: &TensorProto, dtype: DataType| tensor.dtype() == Some(dtype);
+        let is_half = |tensor: &TensorProto| has(tensor, self.dtype.data_type());
+        if bytes(&is_half).saturating_mul(2) > self.bytes_before {
+            return vec![format!("its weights are {} already", self.dtype)];
+        }
+        let mut causes = Vec::new();
+        let inputs: HashSet<&str> = graph.input.iter().map(|input| input.name.as_str()).collect();
+        let replaceable = |tensor: &TensorProto| {
+            has(tensor, DataType::Float)
+                && model.proto().ir_version >= 4
+                && inputs.contains(tensor.name.as_str())
+        };
+        if bytes(&replaceable).saturating_mul(10) > self.bytes_before {
+            let count = graph.initializer.iter().filter(|tensor| replaceable(tensor)).count();
+            causes.push(format!(
+                "{count} constants stay float32 because they are inputs of the model, too, which \
+                 callers may replace: take them out of the inputs first"
+            ));
+        }
+        let outputs: HashSet<&str> =
+            graph.output.iter().map(|output| output.name.as_str()).collect();
+        let shown = |tensor: &TensorProto| {
+            has(tensor, DataType::Float) && outputs.contains(tensor.name.as_str())
+        };
+        if bytes(&shown).saturating_mul(10) > self.bytes_before {
+            causes.push("outputs of the model are constants in float32".to_owned());
+        }
+        if !self.kept.is_empty() {
+            let hint = if measured { "" } else { ", and samples may show that more fit" };
+            causes.push(format!(
+                "{} nodes stay float32, for the reasons under `kept`{hint}",
+                self.kept.len()
+            ));
+        }
+        causes
     }
 
     fn warn(&mut self) {

@@ -22,9 +22,13 @@ impl ConstantKinds {
         Ok(found)
     }
 
-    /// Whether a constant is read in float32, and whether in 16 bits.
+    /// Whether a constant is read in float32, and whether in 16 bits, which it has if any type will
+    /// do for all.
     pub(super) fn of_constant(&self, tensor: &TensorProto) -> [bool; 2] {
-        self.0.get(&std::ptr::from_ref(tensor)).copied().unwrap_or_default()
+        match self.0.get(&std::ptr::from_ref(tensor)) {
+            Some([false, false]) => [false, true],
+            found => found.copied().unwrap_or_default(),
+        }
     }
 
     fn add(&mut self, scope: &Scope<'_>, decisions: &Decisions) -> Result<(), QuantizeError> {
@@ -44,11 +48,12 @@ impl ConstantKinds {
         Ok(())
     }
 
-    /// Notes that a value is read in a type; in 16 bits if any will do.
+    /// Notes that a value is read in a type, or that any will do.
     fn read(&mut self, scope: &Scope<'_>, name: &str, wants: Option<Kind>) {
         if let Some(tensor) = scope.initializer(name).filter(|_| scope.is_float(name)) {
-            let half = wants.unwrap_or(Kind::Half) == Kind::Half;
-            self.0.entry(std::ptr::from_ref(tensor)).or_default()[usize::from(half)] = true;
+            let [float, half] = self.0.entry(std::ptr::from_ref(tensor)).or_default();
+            *float |= wants == Some(Kind::Float);
+            *half |= wants == Some(Kind::Half);
         }
     }
 }

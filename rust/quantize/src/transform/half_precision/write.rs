@@ -19,6 +19,11 @@ use crate::graph::elements::to_f32;
 use crate::graph::names::Names;
 use crate::options::HalfType;
 
+/// A constant that is read in float32 and in 16 bits is stored in both types up to this size in
+/// float32, in bytes: a cast would take as much. A larger one is cast, which runtimes do once, when
+/// they load the model.
+const LARGEST_COPY: usize = 512;
+
 /// The edits that convert the main graph, and what they do.
 pub(super) fn write(
     scope: &Scope<'_>,
@@ -231,7 +236,7 @@ impl Writer<'_> {
         written: &mut Written,
     ) -> String {
         if let Some(tensor) = scope.initializer(name).filter(|_| scope.is_float(name)) {
-            return self.constant(tensor, wants.unwrap_or(Kind::Half));
+            return self.constant(tensor, wants);
         }
         let Some((kind, stored)) = values.float(name).cloned() else { return name.to_owned() };
         if wants.is_none_or(|wants| wants == kind) {
@@ -250,9 +255,9 @@ impl Writer<'_> {
         other
     }
 
-    /// The name of a constant in a type.
-    fn constant(&mut self, tensor: &TensorProto, kind: Kind) -> String {
-        if kind == Kind::Float || self.constants.of_constant(tensor) != [true, true] {
+    /// The name of a constant in a type; in that of the model if any will do.
+    fn constant(&mut self, tensor: &TensorProto, wants: Option<Kind>) -> String {
+        if wants != Some(Kind::Half) || self.constants.of_constant(tensor) != [true, true] {
             return tensor.name.clone();
         }
         let (names, half) = (&mut self.names, self.half);
@@ -352,6 +357,11 @@ impl Writer<'_> {
             let name = self.halves.get(&address).unwrap_or(&proto.name).clone();
             written.halves.insert(name.clone());
             let tensor = scope.model.tensor(proto)?;
+            if float && tensor.data.len() > LARGEST_COPY {
+                let casts = self.cast(&proto.name, &name, Kind::Half);
+                written.items.splice(0..0, casts.into_iter().map(Item::Added));
+                continue;
+            }
             let narrow = TensorProto::new(name, &self.narrowed(&tensor));
             if float {
                 written.added.push(narrow);
