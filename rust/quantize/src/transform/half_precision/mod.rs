@@ -216,7 +216,8 @@ pub(crate) struct HalfChanges {
 /// The passes that run before the conversion. Runtimes have few kernels for 16 bits on a CPU, and
 /// evaluate in advance only what they have kernels for: what they evaluate in float32 has to be
 /// constant before.
-pub(crate) const PASSES: [&str; 4] = ["inline_functions", "fold_constants", "fold_shapes", "dead"];
+pub(crate) const PASSES: [&str; 4] =
+    [super::INLINE_FUNCTIONS, "fold_constants", "fold_shapes", "dead"];
 
 /// The model with its functions inlined and constant expressions evaluated, in an opset with the
 /// type, and with the large constants of masks clipped; and a description of each that was.
