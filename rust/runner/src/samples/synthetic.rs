@@ -66,8 +66,8 @@ pub fn for_check(
 /// reads or which are called so, are at least half of the sequence. Integers that a `Gather` looks
 /// up in a constant table are rows of that table; masks are 1; other integers and booleans are
 /// bits. Of the dynamic dimensions the last is that of the constant that it meets, the first is 1,
-/// those of the sides of images are 64, that of a signal is 512, and others 16; a dimension has the same length wherever it has the same name, and
-/// `a + b` is the sum of two named lengths.
+/// those of the sides of images are 64, that of a signal is 512, and others 16; a dimension has the
+/// same length wherever it has the same name, and `a + b` is the sum of two named lengths.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
 /// little about its accuracy on real inputs.

@@ -85,8 +85,9 @@ impl Check<'_> {
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
         let config = &quantized.report().config;
         let computes = config.activations.is_some() && self.given.inputs.are_real();
+        let applies = computes && !chooses_layers(config);
         let is_poor = measured.outputs.iter().any(|output| poor(output, measured).is_some());
-        let Some(before) = lowest(&measured.outputs).filter(|_| computes && is_poor) else {
+        let Some(before) = lowest(&measured.outputs).filter(|_| applies && is_poor) else {
             return Ok(None);
         };
         let layers = match self.layer_errors(quantized, ranges, measured) {
@@ -95,10 +96,7 @@ impl Check<'_> {
             Ok(layers) => layers,
         };
         let is_measured = self.layers.as_ref().is_some_and(|found| found.metric == Metric::Sqnr);
-        let worst = worst(&layers).filter(|_| is_measured);
-        let Some(worst) = worst.filter(|names| !names.iter().any(|it| is_named(config, it))) else {
-            return Ok(None);
-        };
+        let Some(worst) = worst(&layers).filter(|_| is_measured) else { return Ok(None) };
         let config = config.clone();
         let Some((mut better, found)) =
             self.tried_leaving((config, &worst), ranges, measured, GAIN_DB)?
@@ -139,8 +137,9 @@ fn worst(layers: &[LayerRow]) -> Option<Vec<String>> {
     (few && !names.is_empty()).then_some(names)
 }
 
-/// Whether an option sets the type of this layer by name.
-fn is_named(config: &Config, layer: &str) -> bool {
-    let included = config.include.is_some();
-    included || config.layer_types.contains_key(layer) || config.layer_bits.contains_key(layer)
+/// Whether options choose the types of some layers: then others are as they are on purpose, too.
+fn chooses_layers(config: &Config) -> bool {
+    let Config { include, layer_types, layer_bits, activation_types, overrides, .. } = config;
+    let named = [layer_types.is_empty(), layer_bits.is_empty(), activation_types.is_empty()];
+    include.is_some() || !overrides.is_empty() || named.contains(&false)
 }

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::QuantizeError;
 use crate::graph::constants::fixed;
-use crate::graph::{Graph, Producer, ValueId};
+use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::transform::Changes;
 use crate::transform::pass_edits::PassEdits;
 
@@ -71,8 +71,7 @@ impl Expressions<'_, '_> {
         };
         let read = (0..node.input.len()).filter_map(|input| graph.input(index, input));
         let inputs = read.filter_map(|value| self.part(value)).collect();
-        // A Cast, whose limit depends on the shape, keeps that of its input.
-        let (bytes, growth) = (tensor.data.len(), growth(node, &tensor.shape));
+        let (bytes, growth) = (tensor.data.len(), growth(node, self.is_bias(value)));
         self.parts.insert(value, Part::Candidate(self.candidates.len()));
         self.candidates.push(Candidate { inputs, bytes, growth, is_read: false, is_shared: false });
         self.computed.push(ComputedValue { node: index, value, tensor, origin });
@@ -92,7 +91,8 @@ impl Expressions<'_, '_> {
         if small && inputs.iter().flatten().any(|tensor| tensor.data.len() > MAX_GROWTH_BYTES) {
             return None;
         }
-        let tensor = self.evaluation.value(node, &inputs)?;
+        let is_bias = graph.output(index, 0).is_some_and(|value| self.is_bias(value));
+        let tensor = self.evaluation.value(node, &inputs, growth(node, is_bias))?;
         let rearranges = REARRANGE.contains(&&*node.op_type);
         let apart = graph.model.proto().ir_version >= 4;
         let own = graph.input(index, 0).filter(|value| graph.is_only_consumer(index, *value));
@@ -101,6 +101,16 @@ impl Expressions<'_, '_> {
             if initializer { Some(value) } else { self.known(value)?.origin }
         });
         Some((tensor, origin))
+    }
+
+    /// Whether a value is read as a bias alone.
+    fn is_bias(&self, value: ValueId) -> bool {
+        let readers = &self.graph.values[value].consumers;
+        let adds = |reader: &Consumer| {
+            let op_type = self.graph.nodes[reader.node].op_type.as_str();
+            reader.input == 2 && matches!(op_type, "Conv" | "ConvTranspose" | "Gemm")
+        };
+        !readers.is_empty() && readers.iter().all(adds)
     }
 
     /// The computed value, if it is one.

@@ -45,25 +45,19 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
 }
 
-/// How much larger, in bytes, the value of a node may be than what it makes unused, for the shape
-/// of its first input.
-fn growth(node: &NodeProto, shape: &[usize]) -> usize {
-    // A vector may be a bias.
-    let is_vector = shape.iter().filter(|length| **length != 1).count() <= 1;
+/// How much larger, in bytes, the value of a node may be than what it makes unused.
+fn growth(node: &NodeProto, is_bias: bool) -> usize {
     match node.op_type.as_str() {
-        _ if is_followed(node) && !(is_cast(node) && is_vector) => budget::FREE_BYTES,
+        _ if is_followed(node) && !is_bias => budget::FREE_BYTES,
         "ConstantOfShape" | "Expand" | "Tile" => MAX_REPEATED_GROWTH_BYTES,
         _ => MAX_GROWTH_BYTES,
     }
 }
 
-fn is_cast(node: &NodeProto) -> bool {
-    matches!(node.op_type.as_str(), "Cast" | "CastLike")
-}
-
-/// Whether the planner follows a node to the constant that it reads, if that is a weight.
+/// Whether the planner follows a node to the constant that it reads, unless that is a bias.
 fn is_followed(node: &NodeProto) -> bool {
-    is_cast(node) || REARRANGE.contains(&node.op_type.as_str())
+    let op_type = node.op_type.as_str();
+    matches!(op_type, "Cast" | "CastLike") || REARRANGE.contains(&op_type)
 }
 
 /// How much larger, in bytes, the file may become.
@@ -87,14 +81,17 @@ impl Evaluation {
         Evaluation { opset: model.opset("").unwrap_or(1), memory_left, work_left }
     }
 
-    /// The value of a node with constant inputs. It may be larger than them by what the file may
-    /// grow.
-    fn value(&mut self, node: &NodeProto, inputs: &[Option<Tensor>]) -> Option<Tensor> {
+    /// The value of a node with constant inputs. It may be larger than them by `growth`, what the
+    /// file may grow.
+    fn value(
+        &mut self,
+        node: &NodeProto,
+        inputs: &[Option<Tensor>],
+        growth: usize,
+    ) -> Option<Tensor> {
         let evaluate = eval::operator(node)?;
         self.work_left = self.work_left.checked_sub(eval::work(node, inputs))?;
         let given = inputs.iter().flatten();
-        let shape = inputs.first().into_iter().flatten().flat_map(|tensor| &tensor.shape);
-        let growth = growth(node, &shape.copied().collect::<Vec<_>>());
         let limit = given.fold(growth, |all, tensor| all.saturating_add(tensor.data.len()));
         let limit = limit.min(self.memory_left);
         let tensor = evaluate(&Call { node, opset: self.opset, inputs, limit })?;

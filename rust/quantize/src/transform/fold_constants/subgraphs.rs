@@ -106,9 +106,10 @@ impl<'m> Expressions<'_, 'm> {
         if renamed && !inputs.iter().flatten().all(small) {
             return None;
         }
-        let tensor = self.evaluation.value(node, &inputs)?;
+        let growth = growth(node, false);
+        let tensor = self.evaluation.value(node, &inputs, growth)?;
         let inputs = keys.iter().flatten().filter_map(|key| self.part(*key)).collect();
-        let (bytes, growth) = (tensor.data.len(), growth(node, &tensor.shape));
+        let bytes = tensor.data.len();
         let (key, index) = ((Some(body), output.as_str()), self.candidates.len());
         self.known.insert(key, Known { tensor, part: Some(Part::Candidate(index)) });
         self.by_node.insert(std::ptr::from_ref(node), index);
