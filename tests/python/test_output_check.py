@@ -490,3 +490,22 @@ def test_synthetic_inputs_have_the_width_of_the_constant_that_they_meet(kind: st
     assert check.failure is None
     assert check.sqnr_db is not None
     assert check.sqnr_db > 20
+
+
+def test_few_bits_are_called_good_on_real_samples_alone() -> None:
+    model = layers(normal(64, 64))
+    said = "which may be much lower on real inputs, as some weights have fewer than 8 bits"
+    few = quantize_rs.quantize(model, None, bits=6)
+    assert few.output_check is not None
+    assert few.output_check.sqnr_db is not None
+    assert few.output_check.sqnr_db > 30
+    assert few.assessment.grade == "fair"
+    assert said in few.assessment.sentence
+    samples = np.random.default_rng(0).normal(size=(16, 1, 64)).astype(np.float32)
+    data = [{"x": sample} for sample in samples]
+    for report in (
+        quantize_rs.quantize(model, None),
+        quantize_rs.quantize(model, None, bits=6, calibration_data=data),
+    ):
+        assert report.assessment.grade == "good"
+        assert said not in report.assessment.sentence

@@ -20,7 +20,7 @@ impl Comparison {
     pub fn assessment(&self) -> Assessment {
         let on = format!("{} ({})", samples(self.samples), self.engine);
         let (outputs, integer_outputs) = (&self.outputs[..], &self.integer_outputs[..]);
-        let measured = Measured { outputs, integer_outputs, on, real: true };
+        let measured = Measured { outputs, integer_outputs, on, real: true, few_bits: false };
         let sizes = (self.bytes_original, self.bytes_quantized);
         let accuracy = self.accuracy.as_ref().map(Accuracy::instead);
         let speed = self.speed.as_ref();
