@@ -52,7 +52,7 @@ impl Model {
     /// Refuses a model with an input of strings, for which there are no samples.
     fn refuse_string_inputs(&self, py: Python<'_>) -> PyResult<()> {
         let inputs = InputSpec::of(&self.model);
-        gil::detached(py, None, || Ok::<_, QuantizeError>(samples::refuse_other_inputs(&inputs)?))
+        gil::detached(py, None, || Ok::<_, QuantizeError>(samples::refuse_strings(&inputs)?))
     }
 
     /// Facts about the model.

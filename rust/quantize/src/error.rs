@@ -131,9 +131,9 @@ pub enum CalibrationErrorKind {
     },
     /// The model reads a value that is no tensor.
     #[error(
-        "input `{input}` is a sequence, an optional value or of no known type, and samples hold \
-         tensors alone: quantize weights alone, without samples, or use the part of the model that \
-         reads tensors, as by onnx.utils.extract_model"
+        "input `{input}` is declared as no tensor but as a sequence, map or optional value, which \
+         samples cannot hold: remove it from the model, or quantize the weights alone, which runs \
+         nothing"
     )]
     NoTensorInput {
         /// The input.

@@ -57,21 +57,18 @@ pub(crate) fn listed<'a>(names: impl IntoIterator<Item = &'a str>, shown: usize)
     format!("{}{tail}", listed.join(", "))
 }
 
-/// Refuses a model with an input that no sample can hold: of strings, or no tensor.
+/// Refuses a model with an input of strings, which no sample can hold.
 ///
 /// # Errors
-/// [`CalibrationErrorKind::StringInput`](Kind::StringInput) or
-/// [`CalibrationErrorKind::NoTensorInput`](Kind::NoTensorInput) with the name of the first one.
-pub fn refuse_other_inputs(inputs: &[InputSpec]) -> Result<(), CalibrationError> {
-    for InputSpec { name, dtype, .. } in inputs {
-        let kind = match dtype {
-            Some(DataType::String) => Kind::StringInput { input: name.clone() },
-            None => Kind::NoTensorInput { input: name.clone() },
-            Some(_) => continue,
-        };
-        return Err(CalibrationError::new(kind).at_value(name));
+/// [`CalibrationErrorKind::StringInput`](Kind::StringInput) with the name of the first one.
+pub fn refuse_strings(inputs: &[InputSpec]) -> Result<(), CalibrationError> {
+    match inputs.iter().find(|input| input.dtype == Some(DataType::String)) {
+        Some(InputSpec { name, .. }) => {
+            let kind = Kind::StringInput { input: name.clone() };
+            Err(CalibrationError::new(kind).at_value(name))
+        }
+        None => Ok(()),
     }
-    Ok(())
 }
 
 /// Checks that `sample` has exactly the inputs of the model, each of its type and shape.

@@ -208,9 +208,13 @@ fn known_inputs(model: &Model) -> Result<Vec<InputSpec>, CalibrationError> {
     match inputs.iter().find(|input| !input.dtype.is_some_and(values::is_known)) {
         None => Ok(inputs),
         Some(input) => {
-            let dtype = input.dtype.map_or("not a tensor of a known type", DataType::name);
             let (engine, name) = ("onnxruntime", input.name.clone());
-            let kind = CalibrationErrorKind::UnsupportedInput { engine, input: name, dtype };
+            let kind = match input.dtype.map(DataType::name) {
+                Some(dtype) => {
+                    CalibrationErrorKind::UnsupportedInput { engine, input: name, dtype }
+                }
+                None => CalibrationErrorKind::NoTensorInput { input: name },
+            };
             Err(CalibrationError::new(kind).at_value(&input.name))
         }
     }

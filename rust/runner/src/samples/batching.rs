@@ -32,13 +32,8 @@ pub(super) fn by_input(
         return Ok(inputs.iter().filter_map(position).collect());
     };
     if let Some(other) = missing().find(|input| input.dtype.is_none() && input.shape.is_none()) {
-        let message = format!(
-            "input `{}` is declared as no tensor but as a sequence, map or optional value, which \
-             samples cannot hold: remove it from the model, or quantize the weights alone, which \
-             runs nothing",
-            other.name
-        );
-        return Err(mismatch(message).at_value(&other.name));
+        let kind = CalibrationErrorKind::NoTensorInput { input: other.name.clone() };
+        return Err(CalibrationError::new(kind).at_value(&other.name));
     }
     if names.iter().any(String::is_empty) {
         let (count, all) = (inputs.len(), listed(inputs.iter().map(|i| i.name.as_str()), 8));

@@ -26,7 +26,7 @@ use std::path::Path;
 use quantize_rs::{CalibrationError, InputSpec, Samples};
 use quantize_rs_onnx::Tensor;
 
-pub use crate::inputs::refuse_other_inputs;
+pub use crate::inputs::refuse_strings;
 pub use convert::convert;
 pub use diagnostics::SampleDiagnostics;
 pub use expected::expecting;
@@ -81,7 +81,7 @@ pub fn open(
     inputs: &[InputSpec],
     limit: Option<usize>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    refuse_other_inputs(inputs)?;
+    refuse_strings(inputs)?;
     if is_image_path(path) {
         return ImageFolder::new(path).open(inputs, limit);
     }

@@ -3,7 +3,7 @@
 use quantize_rs::{CalibrationError, CalibrationErrorKind, InputSpec, Sample, Samples};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{BoxedSamples, convert, refuse_other_inputs};
+use super::{BoxedSamples, convert, refuse_strings};
 use crate::inputs::{describe, elements, fits, mismatch};
 
 /// `count` random samples, which are the same for the same `seed`.
@@ -44,19 +44,19 @@ pub fn random(
         let reason = "0 were requested".into();
         return Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }));
     }
-    refuse_other_inputs(inputs)?;
+    refuse_strings(inputs)?;
     let fits_any = inputs.iter().any(|input| shape.is_some() && sample_shape(input, shape).is_ok());
     let shapes = inputs.iter().map(|input| {
+        let Some(dtype) = input.dtype else {
+            let kind = CalibrationErrorKind::NoTensorInput { input: input.name.clone() };
+            return Err(CalibrationError::new(kind).at_value(&input.name));
+        };
         let shape = match sample_shape(input, shape) {
             Err(_) if fits_any && input.shape.is_some() => {
                 let rest: Option<Vec<usize>> = input.shape.as_deref().map(open_as_one);
                 sample_shape(input, rest.as_deref().filter(|_| !is_scalar(input)))?
             }
             found => found?,
-        };
-        let Some(dtype) = input.dtype else {
-            let message = format!("input `{}` has no type: random samples need one", input.name);
-            return Err(mismatch(message).at_value(&input.name));
         };
         convert(Tensor::from_f32(vec![0], &[]), dtype, &input.name)?; // can it be fed at all?
         Ok(RandomInput { name: input.name.clone(), dtype, shape })

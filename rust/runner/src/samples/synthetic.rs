@@ -9,7 +9,7 @@ use super::random::SplitMix64;
 use super::sequence_lens::{are_lengths, longest};
 use super::units::Units;
 use super::widths::last_axis;
-use super::{convert, refuse_other_inputs};
+use super::{convert, refuse_strings};
 use crate::inputs::{elements, mismatch};
 
 /// The length of a dynamic dimension that is neither a batch nor the side of an image.
@@ -81,7 +81,7 @@ pub fn synthetic(model: &Model, count: usize) -> Result<Vec<Sample>, Calibration
     if specs.is_empty() {
         return Err(mismatch("the model has no input to feed"));
     }
-    refuse_other_inputs(&specs)?;
+    refuse_strings(&specs)?;
     let lengths = Lengths::of(&graph, &specs);
     let shapes = specs.iter().map(|spec| Ok((spec, shape_of(&graph, spec, &lengths)?)));
     let shapes: Vec<_> = shapes.collect::<Result<_, CalibrationError>>()?;

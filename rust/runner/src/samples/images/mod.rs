@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use quantize_rs::{CalibrationError, InputSpec, QuantizeError, Sample, Samples};
 use quantize_rs_onnx::{DataType, Tensor};
 
-use super::{BoxedSamples, convert, data, refuse_other_inputs};
+use super::{BoxedSamples, convert, data, refuse_strings};
 use crate::inputs::mismatch;
 use decode::Pixels;
 use frame::Frame;
@@ -110,7 +110,7 @@ impl ImageFolder {
         limit: Option<usize>,
     ) -> Result<BoxedSamples, CalibrationError> {
         self.check().map_err(|error| data(error.to_string()).caused_by(error))?;
-        refuse_other_inputs(inputs)?;
+        refuse_strings(inputs)?;
         let frame = Frame::of(self, inputs)?;
         let numbers = self.numbers(&frame)?;
         let mut paths = files::listed(&self.path)?;
