@@ -199,10 +199,10 @@ def test_a_weight_that_nodes_compute_is_quantized(kind: str) -> None:
     assert not quantize_rs.validate(data, report.model).problems
 
 
-@pytest.mark.parametrize("bias", [[8], [1, 8]], ids=str)
+@pytest.mark.parametrize("bias", [[64], [1, 64]], ids=str)
 def test_a_bias_that_is_cast_is_that_of_an_integer_kernel(bias: list[int]) -> None:
     half = {
-        "w16": RANDOM.standard_normal((16, 8)).astype(np.float16),
+        "w16": RANDOM.standard_normal((16, 64)).astype(np.float16),
         "b16": RANDOM.standard_normal(bias).astype(np.float16),
     }
     cast = [helper.make_node("Cast", [f"{it}16"], [it], to=TensorProto.FLOAT) for it in "wb"]
@@ -210,7 +210,7 @@ def test_a_bias_that_is_cast_is_that_of_an_integer_kernel(bias: list[int]) -> No
         [*cast, helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
         "g",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 64])],
         [numpy_helper.from_array(array, name) for name, array in half.items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)

@@ -124,7 +124,11 @@ const REMOVE_UNUSED: &str = "dead";
 
 /// The pass that converts 16-bit floats to float32, since integer operators require float32.
 pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
+
+/// The pass that moves weights out of subgraphs.
 pub(crate) const LIFT_WEIGHTS: &str = "lift_weights";
+
+/// The pass that replaces calls of functions by their nodes.
 pub(crate) const INLINE_FUNCTIONS: &str = "inline_functions";
 
 /// All passes, in the order in which they run.
