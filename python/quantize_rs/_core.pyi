@@ -29,6 +29,7 @@ _Grid: TypeAlias = tuple[int, int]
 _Found: TypeAlias = tuple[NDArray[np.float32], NDArray[np.int32]]
 
 __all__ = [
+    "RANDOM_SAMPLES",
     "Engine",
     "Feeds",
     "HalfPrecision",
@@ -78,6 +79,7 @@ __all__ = [
     "weight_sensitivity",
 ]
 
+RANDOM_SAMPLES: str
 __version__: str
 
 @final

@@ -168,6 +168,9 @@ def test_random_samples_are_seeded_and_warned_about(
 
     report = made()
     assert report.samples == 100
+    said = "calibrated with random values"
+    assert [said in warning for warning in report.warnings].count(True) == 1
+    assert caplog.text.count(said) == 1
     assert next(r.name for r in caplog.records if r.levelno == logging.WARNING) == "quantize_rs"
     assert "random" in caplog.text
     assert made(seed=0).model == report.model
@@ -175,6 +178,24 @@ def test_random_samples_are_seeded_and_warned_about(
     assert made(num_samples=7).samples == 7
     assert made(sample_shape=(1, 8, 8)).model == report.model
     assert made(num_samples=7, limit=3).samples == 3
+
+
+def test_ranges_of_random_values_say_so_wherever_they_are_used(
+    digits: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "calibrated with random values"
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+    parts = [plan.calibrate("random", num_samples=8, shard=(part, 2)) for part in (1, 2)]
+    assert caplog.text.count(said) == 2
+    merged = quantize_rs.Ranges.merge(parts)
+    merged.save(tmp_path / "ranges")
+    for ranges in (merged, tmp_path / "ranges"):
+        warnings = plan.apply(ranges).report.warnings
+        assert [said in warning for warning in warnings].count(True) == 1
+    caplog.clear()
+    for found in plan.compare_methods("random", num_samples=8).ranges.values():
+        assert any(said in warning for warning in plan.apply(found).report.warnings)
+    assert caplog.text.count(said) == 1
 
 
 @pytest.mark.parametrize("form", ["file", "array", "iterator"])

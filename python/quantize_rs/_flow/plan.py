@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import _core
 from .._inputs.engines import Engine
 from .._inputs.progress import Callback
-from .._inputs.run import Run, warn
+from .._inputs.run import Run, warn, warn_after_run
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
 from .._options.option_dict import OptionDict
@@ -181,7 +181,7 @@ class Plan:
         part = None if shard is None else (*shard, True)
         with run.session() as begun:
             ranges = self._plan.calibrate(source, method, begun, keep, part)
-        warn(ranges.warnings)
+        warn_after_run(ranges.warnings)
         return Ranges(ranges)
 
     def _rounded(self, ranges: Ranges, run: Run) -> Ranges:
@@ -245,7 +245,7 @@ class Plan:
         )
         with Run(engine, limit, threads, progress).session() as run:
             comparison = self._plan.compare_methods(source, run)
-        warn(comparison.warnings)
+        warn_after_run(comparison.warnings)
         return MethodComparison(comparison)
 
     def apply(self, ranges: Ranges | str | os.PathLike[str] | None = None) -> Quantized:

@@ -13,7 +13,7 @@ from . import engines
 from .engines import Engine
 from .progress import Callback, shown
 
-__all__ = ["MAX_THREADS", "Run", "warn"]
+__all__ = ["MAX_THREADS", "Run", "warn", "warn_after_run"]
 
 _log = logging.getLogger("quantize_rs")
 
@@ -22,6 +22,11 @@ def warn(warnings: Iterable[str]) -> None:
     """Log warnings to the logger of the package."""
     for warning in warnings:
         _log.warning("%s", warning)
+
+
+def warn_after_run(warnings: Iterable[str]) -> None:
+    """Log the warnings of a calibration, except that of random values, which was logged before."""
+    warn(warning for warning in warnings if warning != _core.RANDOM_SAMPLES)
 
 
 MAX_THREADS = 256

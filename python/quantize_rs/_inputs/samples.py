@@ -50,10 +50,6 @@ _EXPECTED = (
 NUM_SAMPLES = 100  # of "random", and the default of each function that takes it
 
 ANALYSIS_NOISE = "analyzing with random values, which say little about real inputs"
-_NOISE = (
-    "calibrating with random values: the ranges of noise are not those of data, and accuracy will "
-    "suffer"
-)
 
 
 def sample_source(
@@ -64,7 +60,7 @@ def sample_source(
     num_samples: int = NUM_SAMPLES,
     sample_shape: Iterable[int] | None = None,
     seed: int = 0,
-    noise: str = _NOISE,
+    noise: str = _core.RANDOM_SAMPLES,
 ) -> _core.Source:
     """Return the samples in `data` for a model; `option` is the name that errors use for it.
 

@@ -185,9 +185,14 @@ fn part(
             let how = (&method, shard);
             quantize_rs::calibrate_shard(&model, &plan, engine, samples, how, control)
         })?;
-    console.done(&summary::ran(done.found.samples, &done.found.engine));
-    output_path::write_ranges(path, &done.found)?;
-    ranges::summary(&done.found, path, console)
+    let mut found = done.found;
+    if found.samples > 0 {
+        found.evidence = done.evidence;
+        found.warnings.extend(done.warnings);
+    }
+    console.done(&summary::ran(found.samples, &found.engine));
+    output_path::write_ranges(path, &found)?;
+    ranges::summary(&found, path, console)
 }
 
 /// Calibrates, and writes the quantized model. Warns about random samples before it begins.
@@ -201,7 +206,7 @@ pub(crate) fn report(
     let numbers = Numbers::open(args, &model)?;
     let given = &args.samples;
     let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
-    let noise = warn_of_noise(&args.samples, console);
+    warn_of_noise(&args.samples, console);
     let output = checked_output(args, &original)?;
 
     let begun = Instant::now();
@@ -223,7 +228,6 @@ pub(crate) fn report(
     };
     let mut report = output_path::save(&made, &output)?;
     report.seconds.calibrate = seconds;
-    report.warnings.extend(noise.map(str::to_owned));
     let samples = args.samples.data.as_ref().or(args.ranges.ranges.as_ref());
     console.stamp(&mut report.origin, samples.map(PathBuf::as_path));
     args.html.write(|| report.html())?;
@@ -243,15 +247,11 @@ fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
     Ok((model, config))
 }
 
-pub(crate) fn warn_of_noise(
-    samples: &SampleArguments,
-    console: &mut Console<'_>,
-) -> Option<&'static str> {
-    let noise = samples.warning();
-    if let Some(warning) = noise {
-        console.warn(warning);
+/// Warns of random samples before they are used, which may take long.
+pub(crate) fn warn_of_noise(samples: &SampleArguments, console: &mut Console<'_>) {
+    if let Some(warning) = samples.warning() {
+        console.warn(&format!("{warning}; give real samples with --calibration-data PATH"));
     }
-    noise
 }
 
 /// Prints the comparison of the methods on the samples.
@@ -277,7 +277,8 @@ fn compare(
     // The comparison names the engine; the reason for the choice is printed only with --verbose.
     let verbose = console.verbose();
     let notes = done.found.ranges.first().into_iter().filter(|_| verbose).flat_map(|r| &r.notes);
-    notes.chain(&done.warnings).for_each(|said| console.warn(said));
+    let new = done.warnings.iter().filter(|said| args.samples.warning() != Some(said.as_str()));
+    notes.chain(new).for_each(|said| console.warn(said));
     console.result(|| text::json(&done.found), || done.found.to_string())
 }
 

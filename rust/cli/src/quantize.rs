@@ -86,7 +86,7 @@ pub(crate) fn report(
     let samples = samples(args, &prepared)?;
     let calibrated = given.data.is_some().then_some(given);
     let evaluation = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
-    let noise = calibrate::warn_of_noise(given, console);
+    calibrate::warn_of_noise(given, console);
     let begun = Instant::now();
     let ranges = samples.map(|samples| {
         let sources = (&args.engine, given);
@@ -112,7 +112,6 @@ pub(crate) fn report(
     if ranges.is_some() {
         report.seconds.calibrate = seconds;
     }
-    report.warnings.extend(noise.map(str::to_owned));
     console.stamp(&mut report.origin, given.data.as_deref());
     args.html.write(|| report.html())?;
     Ok(report)

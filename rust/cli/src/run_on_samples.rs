@@ -1,6 +1,6 @@
 //! Runs work on samples, with progress and Ctrl-C.
 
-use quantize_rs::{Control, Engine, QuantizeError, SampleEvidence, Samples};
+use quantize_rs::{Control, Engine, QuantizeError, RANDOM_SAMPLES, SampleEvidence, Samples};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
 use crate::console::Console;
@@ -30,9 +30,8 @@ pub(crate) fn on<T>(
 ) -> Result<Done<T>, Failure> {
     let found =
         shown(arguments, &mut samples, console, |samples, control| work(engine, samples, control))?;
-    // The warning about random samples was printed before.
     let (warnings, evidence) = if source.are_random() {
-        (Vec::new(), SampleEvidence::default())
+        (vec![RANDOM_SAMPLES.to_owned()], SampleEvidence::of_random())
     } else {
         (samples.warnings(), samples.evidence())
     };

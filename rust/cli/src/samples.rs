@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use quantize_rs::InputSpec;
+use quantize_rs::{InputSpec, RANDOM_SAMPLES};
 use quantize_rs_runner::samples::{self, BoxedSamples, FORMATS, IMAGE_EXTENSIONS};
 
 use crate::failure::Failure;
@@ -120,13 +120,9 @@ impl SampleArguments {
         !is_random(data) && place(data) == place(path)
     }
 
-    /// A warning about the result if the samples are random numbers.
+    /// The warning of the report if the samples are random numbers.
     pub(crate) fn warning(&self) -> Option<&'static str> {
-        self.are_random().then_some(
-            "CALIBRATED WITH RANDOM DATA: the ranges are not those of real inputs and the model \
-             will be less accurate than it could be; give real samples with \
-             --calibration-data PATH",
-        )
+        self.are_random().then_some(RANDOM_SAMPLES)
     }
 
     /// The samples for a model with these inputs; `None` if no source was given.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use pyo3::prelude::*;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind as Kind, Control, Engine as Runs, InputSpec, Method,
-    Model, Plan, Progress, QuantizeError, RetainingSamples, Sample, SampleEvidence, Samples, Shard,
-    WeightAlgorithm,
+    Model, Plan, Progress, QuantizeError, RANDOM_SAMPLES, RetainingSamples, Sample, SampleEvidence,
+    Samples, Shard, WeightAlgorithm,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
@@ -215,7 +215,8 @@ impl Run {
             let found = work(&*engine, &mut pulled, control)?;
             let (warnings, evidence) = match samples.lock() {
                 Ok(samples) if !is_random => (samples.warnings(), samples.evidence()),
-                _ => (Vec::new(), SampleEvidence::default()),
+                Ok(_) => (vec![RANDOM_SAMPLES.to_owned()], SampleEvidence::of_random()),
+                Err(_) => (Vec::new(), SampleEvidence::default()),
             };
             Ok::<_, QuantizeError>(Done { found, warnings, evidence })
         })

@@ -90,6 +90,7 @@ mod _core {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         crate::trace::log_stages();
+        module.add("RANDOM_SAMPLES", quantize_rs::RANDOM_SAMPLES)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

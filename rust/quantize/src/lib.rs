@@ -114,9 +114,9 @@ pub use quantize_rs_onnx::{
     stop_when,
 };
 pub use ranges::{
-    ENOUGH_SAMPLES, Histogram, InputEvidence, MIN_SAMPLES, Moments, ObservedRange, RangeDifference,
-    Ranges, RangesDiff, RoundedWeight, RoundedWeights, RoundingEvidence, SampleEvidence,
-    few_samples, rows_at_once, tensorrt,
+    ENOUGH_SAMPLES, Histogram, InputEvidence, MIN_SAMPLES, Moments, ObservedRange, RANDOM_SAMPLES,
+    RangeDifference, Ranges, RangesDiff, RoundedWeight, RoundedWeights, RoundingEvidence,
+    SampleEvidence, few_samples, rows_at_once, tensorrt,
 };
 pub use report::{
     ACTIVATIONS, Accuracy, AccuracyCriteria, Assessment, Candidate, CheckedInputs, Evaluation,

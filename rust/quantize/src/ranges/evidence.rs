@@ -9,11 +9,18 @@ use serde::{Deserialize, Serialize};
 use super::few_samples::{MIN_SAMPLES, few_samples};
 use crate::util::fnv::Fnv;
 
+/// The warning about ranges of random values.
+pub const RANDOM_SAMPLES: &str = "calibrated with random values: the ranges of noise are not those \
+    of data, and the result is less accurate than with real samples";
+
 /// The evidence that samples are not representative of production inputs. It has a bounded size,
 /// does not depend on the order of the samples, and that of two parts can be merged. The default
 /// shows nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SampleEvidence {
+    /// Whether some of the samples are random values that were asked for.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub random: bool,
     /// Warnings about the types that samples were converted from.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub conversions: Vec<String>,
@@ -51,6 +58,11 @@ impl SampleEvidence {
         SampleEvidence { distinct: Some(BTreeSet::new()), ..SampleEvidence::default() }
     }
 
+    /// The evidence about random values: nothing else about them is worth a warning.
+    pub fn of_random() -> SampleEvidence {
+        SampleEvidence { random: true, ..SampleEvidence::default() }
+    }
+
     /// Counts the inputs of a sample, if they are not those of one before. Whether they are
     /// constant or noise is for the caller to find.
     pub fn add(&mut self, inputs: &[(String, Tensor)]) {
@@ -62,6 +74,7 @@ impl SampleEvidence {
 
     /// Adds what other samples show.
     pub(crate) fn merge(&mut self, other: &SampleEvidence) {
+        self.random |= other.random;
         self.conversions.extend_from_slice(&other.conversions);
         self.distinct = match (self.distinct.take(), &other.distinct) {
             (Some(one), Some(other)) => Some(one.union(other).copied().collect()),
@@ -90,7 +103,9 @@ impl SampleEvidence {
 
     /// The warnings about `count` samples of `rows` rows each, as sentences without a full stop.
     pub fn warnings(&self, count: usize, rows: usize) -> Vec<String> {
-        let mut warnings = self.conversions.clone();
+        let mut warnings: Vec<String> = Vec::new();
+        warnings.extend(self.random.then(|| RANDOM_SAMPLES.to_owned()));
+        warnings.extend_from_slice(&self.conversions);
         if let Some(distinct) = &self.distinct {
             warnings.extend(few_samples(count, rows));
             let distinct = distinct.len();
@@ -180,5 +195,10 @@ mod tests {
             ]
         );
         assert_eq!(merged(&one, &one).warnings(2, 1)[3], "all 2 samples are identical");
+        let random = SampleEvidence::of_random();
+        assert_eq!(merged(&random, &random).warnings(2, 1), [RANDOM_SAMPLES]);
+        for all in [merged(&one, &random), merged(&random, &one)] {
+            assert_eq!(all.warnings(2, 1)[..2], [RANDOM_SAMPLES, "a"]);
+        }
     }
 }

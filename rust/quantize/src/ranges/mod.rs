@@ -29,7 +29,7 @@ use crate::options::Shard;
 use crate::{CalibrationError, Method};
 
 pub use diff::{RangeDifference, RangesDiff};
-pub use evidence::{InputEvidence, SampleEvidence};
+pub use evidence::{InputEvidence, RANDOM_SAMPLES, SampleEvidence};
 pub use few_samples::{ENOUGH_SAMPLES, MIN_SAMPLES, few_samples, rows_at_once};
 pub use histogram::Histogram;
 pub use moments::Moments;
