@@ -163,6 +163,56 @@ def test_one_value_of_16_bits_adds_no_value_of_8_bits_at_the_entry() -> None:
     assert types(activation_types={"r0": "uint16"}) == {**usual, "r0": TensorProto.UINT16}
 
 
+def pooled() -> bytes:
+    """Two convolutions, and between them a MaxPool and a Transpose."""
+    rng = np.random.default_rng(2)
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["c"], "first", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("MaxPool", ["r"], ["p"], "pool", kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("Transpose", ["p"], ["t"], "move", perm=[0, 1, 3, 2]),
+        helper.make_node("Conv", ["t", "w"], ["y"], "second", pads=[1, 1, 1, 1]),
+    ]
+    tensors = [
+        numpy_helper.from_array(rng.normal(size=(8, 8, 3, 3)).astype(np.float32), name)
+        for name in ("v", "w")
+    ]
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 8, 16, 16]),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT, None),
+    ]
+    graph = helper.make_graph(nodes, "pooled", infos[:1], infos[1:], tensors)
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("given", "passed_on", "warning"),
+    [
+        ({"r": "uint16"}, "uint16", None),
+        ({"c": "uint16"}, "uint16", None),
+        ({"p": "uint16"}, "uint16", None),
+        ({"t": "uint16"}, "uint16", None),
+        ({"pool": "uint16"}, "uint16", None),
+        ({"r": "uint16", "t": "uint16"}, "uint16", None),
+        ({"r": "uint8", "t": "uint16"}, "uint8", "names `t`, but `t` always has the type of `r`"),
+        ({"r": "uint16", "p": "int16"}, "uint16", "names `p`, but `p` always has the type of `r`"),
+    ],
+)
+def test_a_type_reaches_what_is_passed_on_or_a_warning_says_where_to_give_it(
+    given: dict[str, str], passed_on: str, warning: str | None
+) -> None:
+    plan = quantize_rs.open(pooled()).plan(activations="uint8", activation_types=given)
+    types = {value.name: value.qtype for value in plan.values}
+    assert types["p"] == types["t"] == passed_on
+    said = [text for text in plan.warnings if "activation_types names" in text]
+    assert len(said) == (warning is not None)
+    if warning is not None:
+        assert warning in said[0]
+        assert said[0].endswith("give the type to `r`")
+
+
 def test_an_output_that_is_made_in_float_stays_as_it_was() -> None:
     """Two products; the value between them is an output too."""
     rng = np.random.default_rng(0)

@@ -38,9 +38,8 @@ pub(super) fn warn_unused_types(
     decisions: &Decisions,
 ) -> Outcome {
     let unused = context.unused_types(decisions);
-    Outcome::warn(unused.into_iter().map(|text| {
-        format!("activation_types names `{text}`, which decides over nothing that is quantized")
-    }))
+    let unused = unused.into_iter();
+    Outcome::warn(unused.map(|(text, why)| format!("activation_types names `{text}`, {why}")))
 }
 
 /// Warns if quantized activations are requested and none is quantized.

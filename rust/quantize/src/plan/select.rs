@@ -217,12 +217,12 @@ impl Selection {
         Some((index, entry.breadth(), qtype))
     }
 
-    /// The selectors of the entries for activations that are not in `met`.
-    pub(super) fn unmet(&self, met: &[usize]) -> Vec<&str> {
+    /// The entries for activations that are not in `met`: position and selector.
+    pub(super) fn unmet(&self, met: &[usize]) -> Vec<(usize, &str)> {
         let entries = self.entries.iter().enumerate();
         let unmet =
             entries.filter(|(index, entry)| entry.activations.is_some() && !met.contains(index));
-        unmet.map(|(_, entry)| entry.pattern.text()).collect()
+        unmet.map(|(index, entry)| (index, entry.pattern.text())).collect()
     }
 
     /// Whether operators of the type of this node, or of one that it is inside, may be quantized.

@@ -29,12 +29,21 @@ struct Request {
 /// A request for a consumer of a value is farther from it than any for its producers.
 const CONSUMER: usize = usize::MAX;
 
-/// The type of each value, and the request that determined it.
+/// The type of each value, and the requests that determined it.
 pub(super) struct Types {
     /// How each value is quantized if it is quantized.
     pub(super) specs: Vec<QSpec>,
-    /// The request that this follows from.
-    requests: Vec<Option<usize>>,
+    /// The requests that this follows from: more than one where they ask for the same type.
+    requests: Vec<Vec<usize>>,
+    /// The requests for a value that takes another type, that of another value.
+    overruled: Vec<Overruled>,
+}
+
+/// A request without effect, since its value has the type of another value.
+struct Overruled {
+    request: usize,
+    value: ValueId,
+    follows: ValueId,
 }
 
 /// The inputs of the search for types.
@@ -48,16 +57,19 @@ impl Finder<'_, '_> {
     /// The types of all values; `all` is the default.
     pub(super) fn types(&self, order: &[usize], all: QSpec) -> Types {
         let count = self.graph.values.len();
-        let mut types = Types { specs: vec![all; count], requests: vec![None; count] };
+        let (specs, requests) = (vec![all; count], vec![Vec::new(); count]);
+        let mut types = Types { specs, requests, overruled: Vec::new() };
         if !self.selection.asks_activations() {
             return types;
         }
         for (id, request) in self.requests(order).into_iter().enumerate() {
             if let Some(request) = request {
                 types.specs[id] = QSpec::new(request.qtype, all.symmetric, Granularity::PerTensor);
-                types.requests[id] = Some(request.index);
+                types.requests[id] = vec![request.index];
             }
         }
+        // The value that each value has its type from.
+        let mut sources: Vec<ValueId> = (0..count).collect();
         for node in order.iter().copied() {
             let Some(first) = self.first(node) else { continue };
             // Moved data keeps its type, and constants take the type of the activation they meet.
@@ -68,6 +80,17 @@ impl Finder<'_, '_> {
                 _ => self.flowing(node).filter(|id| self.is_constant(*id)).collect(),
             };
             for id in follow {
+                sources[id] = sources[first];
+                let mut requests = types.requests[first].clone();
+                for request in std::mem::take(&mut types.requests[id]) {
+                    if types.specs[id].qtype == types.specs[first].qtype {
+                        requests.push(request);
+                    } else {
+                        let (value, follows) = (id, sources[first]);
+                        types.overruled.push(Overruled { request, value, follows });
+                    }
+                }
+                types.requests[id] = requests;
                 types.specs[id] = types.specs[first];
             }
         }
@@ -193,8 +216,8 @@ impl ActivationContext<'_, '_> {
         input.is_some_and(|input| !self.types.specs[input].qtype.is_float())
     }
 
-    /// The requests that apply to no quantized value.
-    pub(super) fn unused_types(&self, decisions: &Decisions) -> Vec<&str> {
+    /// The requests that apply to no quantized value, each with the reason.
+    pub(super) fn unused_types(&self, decisions: &Decisions) -> Vec<(&str, String)> {
         let follows = |id: &usize| {
             let how = decisions.quantized(*id);
             how.is_some_and(|how| {
@@ -207,7 +230,21 @@ impl ActivationContext<'_, '_> {
             })
         };
         let values = (0..self.types.requests.len()).filter(follows);
-        let met: Vec<usize> = values.filter_map(|id| self.types.requests[id]).collect();
-        self.selection.unmet(&met)
+        let met: Vec<usize> = values.flat_map(|id| self.types.requests[id].clone()).collect();
+        let name = |id: ValueId| self.graph.values[id].name;
+        let why = |index: usize| {
+            let of = |lost: &&Overruled| lost.request == index && follows(&lost.value);
+            // The last one is the value that is named: those before it pass the request back.
+            match self.types.overruled.iter().filter(of).next_back() {
+                Some(Overruled { value, follows, .. }) => format!(
+                    "but `{}` always has the type of `{}`: give the type to `{1}`",
+                    name(*value),
+                    name(*follows),
+                ),
+                None => "which decides over nothing that is quantized".to_owned(),
+            }
+        };
+        let unmet = self.selection.unmet(&met).into_iter();
+        unmet.map(|(index, text)| (text, why(index))).collect()
     }
 }
