@@ -249,3 +249,40 @@ def test_lstms_of_branches_multiply_integers_too(*, inside: bool) -> None:
     for which in (True, False):
         feeds = {"x": normal(STEPS, BATCH, INPUT, seed=3, scale=1), "c": np.array(which)}
         assert decibels(model, report.model, feeds) > 35
+
+
+@pytest.mark.parametrize(
+    ("operator", "options", "expected"),
+    [
+        ("LSTM", {}, "dynamic_lstm"),
+        ("LSTM", {"bits": 4}, "dynamic_lstm"),
+        ("LSTM", {"output_format": "dynamic"}, "dynamic_lstm"),
+        ("LSTM", {"target": "openvino"}, "leave them float with exclude"),
+        ("GRU", {}, "leave them float with exclude"),
+        ("GRU", {"output_format": "dynamic"}, "leave them float with exclude"),
+    ],
+)
+def test_a_slow_recurrent_model_names_what_helps(
+    operator: str, options: dict[str, Any], expected: str
+) -> None:
+    """One step of many weights: dequantizing them takes longer than the step."""
+    gates, size = {"LSTM": 4, "GRU": 3}[operator], 512
+    node = helper.make_node(operator, ["x", "w", "r"], ["y"], "cell", hidden_size=size)
+    tensors = {"w": normal(1, gates * size, size), "r": normal(1, gates * size, size, seed=1)}
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 1, size])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(value, name) for name, value in tensors.items()],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    feeds = {"x": normal(1, 1, size, seed=3, scale=1)}
+    with pytest.raises(errors.AccuracyCriteriaError, match="it takes") as caught:
+        quantize_rs.quantize(model, None, verify=feeds, require_faster=True, **options)
+    said = str(caught.value)
+    assert "are dequantized at every inference" in said
+    assert expected in said
+    assert "calibrate" not in said
+    assert ("dynamic_lstm" in said) == (expected == "dynamic_lstm")

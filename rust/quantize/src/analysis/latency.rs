@@ -6,9 +6,12 @@ use quantize_rs_onnx::Model;
 
 use crate::calibrate::engine::{Engine, Sample, TimedSession};
 use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
-use crate::report::{Latencies, Latency, Speed};
+use crate::graph::uses::Subgraphs;
+use crate::graph::{Graph, Producer, ops};
+use crate::options::format::ONNX_RUNTIME;
+use crate::report::{Latencies, Latency, Speed, WEIGHTS};
 use crate::rewrite::with_integer_caches;
-use crate::{CalibrationError, Config, QuantizeError};
+use crate::{CalibrationError, QuantizeError, Quantized};
 
 /// How latency is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -160,8 +163,11 @@ pub(crate) const QUICK: LatencyOptions =
     LatencyOptions { runs: 50, warm_up: 2, threads: 1, seconds: 0.5 };
 
 /// What may make a result faster.
-pub(crate) fn how_to_be_faster(config: &Config) -> &'static str {
-    if config.activations.is_some() {
+pub(crate) fn how_to_be_faster(quantized: &Quantized) -> &'static str {
+    let config = &quantized.report().config;
+    if let Some(advice) = of_recurrent(quantized) {
+        advice
+    } else if config.activations.is_some() {
         "compare shows what runs on integers; set the target, or keep the model float"
     } else if config.computes_on_integers() {
         "quantizing activations at run time takes time, most of all for convolutions: calibrate, \
@@ -173,6 +179,52 @@ pub(crate) fn how_to_be_faster(config: &Config) -> &'static str {
         "quantized weights are dequantized before each multiplication: calibrate, so that \
          activations are quantized too, or use the output format dynamic"
     }
+}
+
+/// What may make a result faster most of whose quantized weights are those of recurrent operators,
+/// which compute in float with them.
+fn of_recurrent(quantized: &Quantized) -> Option<&'static str> {
+    let report = quantized.report();
+    let graph = Graph::of(quantized.model()).ok()?;
+    let bodies = Subgraphs::of(&graph);
+    let nodes = graph.nodes.iter().copied().chain(bodies.nodes().map(|(_, node)| node));
+    let (mut lstms, mut all) = (0, 0);
+    for node in nodes.filter(|node| ops::is_recurrent(node)) {
+        let weights = node.input.iter().skip(1).take(2);
+        let found: usize = weights.filter_map(|name| dequantized_elements(&graph, name)).sum();
+        all += found;
+        lstms += if node.op_type == "LSTM" { found } else { 0 };
+    }
+    let weights = report.quantized().filter(|(row, _)| WEIGHTS.contains(&row.role));
+    let elements = |shape: &Vec<Option<usize>>| shape.iter().copied().product::<Option<usize>>();
+    let quantized: usize = weights.filter_map(|(row, _)| elements(row.shape.as_ref()?)).sum();
+    if all * 2 <= quantized {
+        return None;
+    }
+    let has_operator = report.config.target.is_none_or(|target| ONNX_RUNTIME.contains(&target));
+    Some(if lstms * 2 > all && has_operator && !report.config.dynamic_lstm {
+        "the weights of LSTMs are dequantized at every inference: use 8 bits, \
+         output_format=\"dynamic\" and dynamic_lstm, which is faster for large ones, or leave them \
+         float with exclude"
+    } else {
+        "the weights of recurrent operators are dequantized at every inference: leave them float \
+         with exclude"
+    })
+}
+
+/// The number of elements of a constant that is dequantized, through nodes that rearrange it.
+fn dequantized_elements(graph: &Graph<'_>, name: &str) -> Option<usize> {
+    let (mut value, mut dequantized) = (graph.value(name)?, false);
+    while let Producer::Node { node, .. } = graph.values[value].producer {
+        match graph.nodes[node].op_type.as_str() {
+            "DequantizeLinear" => dequantized = true,
+            "Cast" | "Reshape" | "Transpose" => {}
+            _ => return None,
+        }
+        value = graph.input(node, 0)?;
+    }
+    let tensor = graph.constant(value).filter(|_| dequantized)?;
+    tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).product()
 }
 
 impl LatencyOptions {

@@ -240,7 +240,7 @@ impl CandidateEvaluator<'_> {
              ({}, {} thread{plural}); {}. Nothing was written",
             found.engine,
             found.threads,
-            how_to_be_faster(&chosen.quantized.report().config)
+            how_to_be_faster(&chosen.quantized)
         );
         Err(below(Some(now), Some(float), what))
     }

@@ -68,7 +68,7 @@ pub(super) fn slower(found: &Speed, quantized: &Quantized) -> Option<String> {
             found.quantized.median_ms,
             found.engine,
             found.threads,
-            how_to_be_faster(&quantized.report().config)
+            how_to_be_faster(quantized)
         )
     })
 }
