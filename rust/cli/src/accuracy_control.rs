@@ -49,7 +49,7 @@ impl CriteriaArguments {
 }
 
 const ACCURACY_CONTROL: &str =
-    "Accuracy control: where a criterion is missed nothing is written and the exit code is 1";
+    "Accuracy control: where a criterion is missed no model is written and the exit code is 1";
 
 const NO_FALL_BACK: &str = "Fail if an accuracy criterion is missed, instead of leaving the most \
                             sensitive layers in float until it is met";

@@ -6,11 +6,12 @@ use std::time::Instant;
 use clap::{ArgGroup, Args};
 use quantize_rs::options::Verb;
 use quantize_rs::{
-    Config, InputSpec, Method, Model, Plan, Ranges, Report, RetainingSamples, Sample, Shard,
+    Config, InputSpec, Method, Model, Plan, Quantized, Ranges, Report, RetainingSamples, Sample,
+    Shard,
 };
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::accuracy_control::AccuracyControlArguments;
+use crate::accuracy_control::{AccuracyControlArguments, Evaluation};
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
@@ -213,25 +214,38 @@ pub(crate) fn report(
     let (ranges, kept) = numbers.ranges(args, &model, &plan, console)?;
     let seconds = begun.elapsed().as_secs_f64();
     let calibrated = Calibrated { ranges, kept, seconds };
-    let ranges = &calibrated.ranges;
-    let made = match evaluation {
-        None => {
-            let mut made = plan.apply(&model, ranges.as_ref())?;
-            if args.accuracy_control.checks() {
-                output_check::check(&original, &mut made, &calibrated, &args.engine)?;
-            }
-            made
-        }
-        Some(evaluation) => {
-            evaluation.quantized((&original, &config), ranges.as_ref(), &args.engine, console)?
-        }
+    let made =
+        quantized(args, (&original, &config), (&model, &plan), evaluation, &calibrated, console)
+            .and_then(|made| output_path::save(&made, &output));
+    let mut report = match &args.ranges.ranges_out {
+        Some(path) => made.map_err(|failure| failure.after_ranges(path))?,
+        None => made?,
     };
-    let mut report = output_path::save(&made, &output)?;
     report.seconds.calibrate = seconds;
     let samples = args.samples.data.as_ref().or(args.ranges.ranges.as_ref());
     console.stamp(&mut report.origin, samples.map(PathBuf::as_path));
     args.html.write(|| report.html())?;
     Ok(report)
+}
+
+/// The quantized model: checked, or with the accuracy criteria met.
+fn quantized(
+    args: &CalibrateArguments,
+    (original, config): (&Model, &Config),
+    (model, plan): (&Model, &Plan),
+    evaluation: Option<Evaluation>,
+    calibrated: &Calibrated,
+    console: &mut Console<'_>,
+) -> Result<Quantized, Failure> {
+    let ranges = calibrated.ranges.as_ref();
+    if let Some(evaluation) = evaluation {
+        return evaluation.quantized((original, config), ranges, &args.engine, console);
+    }
+    let mut made = plan.apply(model, ranges)?;
+    if args.accuracy_control.checks() {
+        output_check::check(original, &mut made, calibrated, &args.engine)?;
+    }
+    Ok(made)
 }
 
 /// The prepared model, and its plan.

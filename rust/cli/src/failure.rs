@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::io;
+use std::path::Path;
 
 use quantize_rs::options;
 use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
@@ -34,6 +35,17 @@ impl Failure {
     pub(crate) fn while_doing(self, what: &str) -> Failure {
         match self {
             Failure::Refused(message) => Failure::Refused(format!("{what}: {message}")),
+            other => other,
+        }
+    }
+
+    /// The same failure, after the ranges were written to a file.
+    pub(crate) fn after_ranges(self, path: &Path) -> Failure {
+        match self {
+            Failure::Refused(message) => {
+                let path = path.display();
+                Failure::Refused(format!("{message}; the ranges were written to {path}"))
+            }
             other => other,
         }
     }

@@ -359,7 +359,7 @@ pub enum QuantizeErrorKind {
         /// The full message, with suggestions.
         what: String,
     },
-    /// The result would be larger than the model. No file was written.
+    /// The result would be larger than the model. No model was written.
     #[error("{what}")]
     Larger {
         /// The size of the model in bytes.

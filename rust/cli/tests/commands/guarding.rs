@@ -104,6 +104,21 @@ fn the_samples_of_a_calibration_serve_where_there_are_no_others() {
 }
 
 #[test]
+fn a_missed_criterion_says_which_files_were_written() {
+    let folder = Folder::new();
+    let (out, ranges) = (folder.path("out.onnx"), folder.path("ranges.json"));
+    let calibrate = ["calibrate", DIGITS, "-o", &out, "--engine", "tract", "--limit", "20"];
+    let missed = ["--data", SAMPLES, "--min-sqnr", "900", "--no-fall-back"];
+    let without = run(&[&calibrate[..], &missed].concat());
+    assert!(without.code == 1 && without.err.trim_end().ends_with("No model was written"));
+    assert!(folder.is_empty());
+    let with = run(&[&calibrate[..], &missed, &["--ranges-out", &ranges]].concat());
+    let said = format!("No model was written; the ranges were written to {ranges}");
+    assert!(with.code == 1 && with.err.trim_end().ends_with(&said), "{with:?}");
+    assert!(fs::exists(&ranges).expect("exists") && !fs::exists(&out).expect("exists"));
+}
+
+#[test]
 fn files_know_the_names_that_others_have_for_it() {
     let folder = Folder::new();
     let labels = folder.path("labels.txt");

@@ -189,7 +189,7 @@ fn missed(tried: &EvaluatedCandidate, options: &AccuracyControl, why: &str) -> Q
         None => "",
     };
     let what = format!(
-        "below the accuracy criterion: {} ({}); {why}{cache}. Nothing was written",
+        "below the accuracy criterion: {} ({}); {why}{cache}. No model was written",
         tried.misses.join("; "),
         on(tried)
     );
@@ -227,7 +227,7 @@ impl CandidateEvaluator<'_> {
         let Some(found) = found else {
             let what = "below the accuracy criterion: the result has to be faster, and the latency \
                         of this engine does not predict that of a deployed model; install \
-                        onnxruntime. Nothing was written";
+                        onnxruntime. No model was written";
             return Err(below(None, None, what.to_owned()));
         };
         if found.speedup > 1.0 {
@@ -237,7 +237,7 @@ impl CandidateEvaluator<'_> {
         let plural = if found.threads == 1 { "" } else { "s" };
         let what = format!(
             "below the accuracy criterion: it takes {now:.3} ms, and the float model {float:.3} ms \
-             ({}, {} thread{plural}); {}. Nothing was written",
+             ({}, {} thread{plural}); {}. No model was written",
             found.engine,
             found.threads,
             how_to_be_faster(&chosen.quantized)
