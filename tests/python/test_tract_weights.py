@@ -82,6 +82,38 @@ def test_every_format_runs_in_tract(name: str) -> None:
     assert found.outputs[0].sqnr_db > {"int2": 2, "dynamic": 30, "int16": 80}.get(name, 10)
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+def test_tract_keeps_what_products_and_lookups_read_beside_their_weights(bits: int) -> None:
+    """A bias, constant rows of a table, and a constant that is multiplied by a weight."""
+    nodes = [
+        node("Gemm", "x v b", "first"),
+        node("Gather", "table rows", "looked"),
+        node("MatMul", "looked v", "second"),
+        node("MatMul", "fixed v", "third"),
+        node("Sum", "first second third", "sum"),
+        node("MatMul", "sum w", "y"),
+    ]
+    tensors = WEIGHTS | {"rows": IDS[:1], "fixed": rng.normal(0, 1, (1, 64)).astype(np.float32)}
+    graph = helper.make_graph(
+        nodes,
+        "beside",
+        [value("x", TensorProto.FLOAT, ["rows", 64])],
+        [value("y", TensorProto.FLOAT, ["rows", 32])],
+        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    float_model = bytes(proto.SerializeToString())
+    how: dict[str, Any] = {"output_format": "matmul_nbits", "bits": bits, "passes": False}
+    made = quantize_rs.quantize(float_model, None, check="none", **how)
+    assert made.model is not None
+    found = {node.op_type for node in onnx.load_from_string(made.model).graph.node}
+    assert {"MatMulNBits", "GatherBlockQuantized"} <= found
+    data = {"x": rng.normal(0, 1, (8, 64)).astype(np.float32)}
+    for engine in ("tract", "onnxruntime"):
+        compared = quantize_rs.compare(float_model, made.model, data, engine=engine)
+        assert compared.outputs[0].sqnr_db > (30 if bits == 8 else 8)
+
+
 @pytest.mark.parametrize("name", ["int4", "int4_per_tensor", "int4_blocks", "uint4"])
 def test_tract_computes_with_the_weights_of_the_file(name: str) -> None:
     made = quantize_rs.quantize(model(), None, exclude=["table"], check="none", **FORMATS[name])

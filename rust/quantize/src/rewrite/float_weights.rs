@@ -1,6 +1,6 @@
 //! Replaces stored weights that few engines can read with the floats that they stand for.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use quantize_rs_math::Granularity;
 use quantize_rs_onnx::{DataType, Edit, Model, NodeProto, Tensor, TensorProto, canonical_domain};
@@ -26,7 +26,7 @@ pub fn with_float_weights(model: &Model) -> Result<Option<Model>, QuantizeError>
     let mut floats = FloatWeights {
         graph: &graph,
         known: HashMap::new(),
-        replaced: HashSet::new(),
+        replaced: HashMap::new(),
         names: Names::of(&graph),
         edits: Vec::new(),
     };
@@ -48,8 +48,8 @@ struct FloatWeights<'g, 'm> {
     graph: &'g Graph<'m>,
     /// The values of replaced `DequantizeLinear` nodes, which may be scales of others.
     known: HashMap<ValueId, Tensor>,
-    /// Nodes that do not read their constants any more.
-    replaced: HashSet<usize>,
+    /// The replaced nodes, each with the inputs that its replacement reads, too.
+    replaced: HashMap<usize, &'static [usize]>,
     names: Names<'g>,
     edits: Vec<Edit>,
 }
@@ -57,15 +57,18 @@ struct FloatWeights<'g, 'm> {
 impl FloatWeights<'_, '_> {
     fn node(&mut self, index: usize) {
         let node = self.graph.nodes[index];
-        let done = match (node.op_type.as_str(), canonical_domain(&node.domain)) {
-            ("DequantizeLinear", "") => self.dequantized(index),
-            ("MatMulNBits", MICROSOFT) => self.product(index),
-            ("MatMulBnb4", MICROSOFT) => self.coded_product(index),
-            ("GatherBlockQuantized", MICROSOFT) => self.lookup(index),
-            _ => None,
-        };
+        let (done, still_read): (_, &[usize]) =
+            match (node.op_type.as_str(), canonical_domain(&node.domain)) {
+                ("DequantizeLinear", "") => (self.dequantized(index), &[]),
+                // What it multiplies, and the bias.
+                ("MatMulNBits", MICROSOFT) => (self.product(index), &[0, 5]),
+                ("MatMulBnb4", MICROSOFT) => (self.coded_product(index), &[0]),
+                // The rows.
+                ("GatherBlockQuantized", MICROSOFT) => (self.lookup(index), &[1]),
+                _ => return,
+            };
         if done.is_some() {
-            self.replaced.insert(index);
+            self.replaced.insert(index, still_read);
         }
     }
 
@@ -220,13 +223,14 @@ impl FloatWeights<'_, '_> {
         name
     }
 
-    /// Whether all nodes that read a value are replaced.
+    /// Whether all nodes that read a value are replaced by nodes that do not read it.
     fn is_unused(&self, value: ValueId) -> bool {
         let found = &self.graph.values[value];
-        let replaced = |consumer: &Consumer| self.replaced.contains(&consumer.node);
-        !found.is_read_outside()
-            && !found.consumers.is_empty()
-            && found.consumers.iter().all(replaced)
+        let gone = |consumer: &Consumer| {
+            let still_read = self.replaced.get(&consumer.node);
+            still_read.is_some_and(|inputs| !inputs.contains(&consumer.input))
+        };
+        !found.is_read_outside() && !found.consumers.is_empty() && found.consumers.iter().all(gone)
     }
 
     /// Stores the integers of fewer than 8 bits that other nodes read in 8 bits.
