@@ -97,6 +97,14 @@ def test_a_file_by_text_and_an_archive(plan: Plan, images: Path) -> None:
     assert plan.calibrate(str(images)) == plan.calibrate(Path("samples.npz"))
 
 
+def test_an_error_names_its_cause(plan: Plan, images: Path) -> None:
+    """The same text as on the command line."""
+    np.savez("samples.npz", image=np.load(images))
+    Path("cut.npz").write_bytes(Path("samples.npz").read_bytes()[:1000])
+    with pytest.raises(CalibrationError, match=r"not a readable .npz archive .*: invalid Zip"):
+        plan.calibrate("cut.npz")
+
+
 def test_the_model_from_samples_is_that_from_their_file(digits: Path, images: Path) -> None:
     from_file = quantize_rs.quantize_with_calibration(digits, None, images)
     from_memory = quantize_rs.quantize_with_calibration(digits, None, np.load(images))

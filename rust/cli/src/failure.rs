@@ -1,11 +1,10 @@
 //! Failures of commands: the message to print and the exit code.
 
-use std::error::Error;
 use std::io;
 use std::path::Path;
 
 use quantize_rs::options;
-use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
+use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind, with_causes};
 
 use crate::text;
 
@@ -85,14 +84,14 @@ impl From<QuantizeError> for Failure {
                 Failure::Misuse(format!("{} {}", argument(option), options::as_flags(what)))
             }
             QuantizeErrorKind::Model(error) => Failure::Refused(of_model(error)),
-            kind => Failure::Refused(options::as_flags(&chain(kind))),
+            kind => Failure::Refused(options::as_flags(&with_causes(kind))),
         }
     }
 }
 
 impl From<CalibrationError> for Failure {
     fn from(error: CalibrationError) -> Failure {
-        Failure::Refused(options::as_flags(&chain(&error)))
+        Failure::Refused(options::as_flags(&with_causes(&error)))
     }
 }
 
@@ -106,22 +105,8 @@ impl From<io::Error> for Failure {
 fn of_model(error: &quantize_rs_onnx::Error) -> String {
     match (error.path(), error.io_error()) {
         (Some(path), Some(cause)) => format!("{}: {}", path.display(), said(cause)),
-        _ => chain(error),
+        _ => with_causes(error),
     }
-}
-
-/// An error and its causes, except those that its text contains.
-fn chain(error: &dyn Error) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        if !message.contains(&text) {
-            message = format!("{message}: {text}");
-        }
-        cause = error.source();
-    }
-    message
 }
 
 /// The message of the operating system, starting in lower case like all messages here.
@@ -166,9 +151,9 @@ mod tests {
         let kind = CalibrationErrorKind::Data { problem: "cannot be read".to_owned() };
         let cause = |text: &str| io::Error::other(text.to_owned());
         let error = CalibrationError::new(kind.clone()).caused_by(cause("disk on fire"));
-        assert_eq!(chain(&error), "cannot be read: disk on fire");
+        assert_eq!(with_causes(&error), "cannot be read: disk on fire");
         let error = CalibrationError::new(kind).caused_by(cause("be read"));
-        assert_eq!(chain(&error), "cannot be read");
+        assert_eq!(with_causes(&error), "cannot be read");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind};
+use quantize_rs::{CalibrationError, QuantizeError, QuantizeErrorKind, with_causes};
 use quantize_rs_math::MathError;
 use quantize_rs_onnx::ErrorKind;
 
@@ -130,7 +130,7 @@ fn of_calibration(py: Python<'_>, error: &CalibrationError) -> PyErr {
     if let Some(code) = cause.and_then(io::Error::raw_os_error) {
         return os_error_of_code(py, code, error.value().map(Path::new));
     }
-    Exception::new(py, "CalibrationError", &error.to_string())
+    Exception::new(py, "CalibrationError", &with_causes(error))
         .with("value", error.value())
         .with("sample", error.sample())
         .with("category", error.kind().category())

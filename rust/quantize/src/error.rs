@@ -285,6 +285,28 @@ impl CalibrationError {
     }
 }
 
+/// An error and its causes as one text, without the causes that the text contains already.
+///
+/// ```
+/// use quantize_rs::{CalibrationError, with_causes};
+///
+/// let cause = std::io::Error::other("disk on fire");
+/// let error = CalibrationError::data("cannot be read").caused_by(cause);
+/// assert_eq!(with_causes(&error), "cannot be read: disk on fire");
+/// ```
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut message = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let text = error.to_string();
+        if !message.contains(&text) {
+            message = format!("{message}: {text}");
+        }
+        cause = error.source();
+    }
+    message
+}
+
 /// The error of a model that could not be quantized: its kind, where it happened, and the cause.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]

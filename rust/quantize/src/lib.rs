@@ -86,7 +86,9 @@ pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,
 };
 pub use encode::{Encoded, EncodedTensor, StoredScale, encode};
-pub use error::{CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind};
+pub use error::{
+    CalibrationError, CalibrationErrorKind, QuantizeError, QuantizeErrorKind, with_causes,
+};
 pub use graph::{
     Consumer, Graph, InputSpec, ModelInfo, Producer, ShapeInference, Value, ValueId, infer_shapes,
     is_quantized_op, ops,

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind as Kind, Engine, Sample, Session, ValueSink,
+    CalibrationError, CalibrationErrorKind as Kind, Engine, Sample, Session, ValueSink, with_causes,
 };
 use quantize_rs_onnx::{DataType, Model, topological};
 
@@ -79,13 +79,15 @@ impl EngineRequest<'_> {
         }
         match self.prepare(other) {
             Ok(runner) => {
+                let failure = with_causes(&failure);
                 let why =
                     format!("run by {}, because {} fails: {failure}", other.name(), engine.name());
                 Ok((self.by(other, runner, &why), why))
             }
             Err(second) if is_caller_error(&second) => Err(second),
             Err(second) => {
-                let both = format!("{failure}; and {} fails too: {second}", other.name());
+                let [first, then] = [&failure, &second].map(|error| with_causes(error));
+                let both = format!("{first}; and {} fails too: {then}", other.name());
                 // That of ONNX Runtime, to which models are deployed.
                 let cause = if other.name() == Tract.name() { failure } else { second };
                 Err(unsupported(both, cause))
@@ -105,6 +107,7 @@ impl EngineRequest<'_> {
                 (&Tract, runner, why.to_owned())
             }
             Agreement::Unchecked(runner, failure) => {
+                let failure = with_causes(&failure);
                 let why = format!("run by tract, unchecked because onnxruntime fails: {failure}");
                 (&Tract, runner, why)
             }
@@ -139,7 +142,7 @@ impl EngineRequest<'_> {
                 Agreement::Different(_, how) => return Err(require_onnxruntime(&how)),
                 Agreement::Fails(failure) if is_caller_error(&failure) => return Err(failure),
                 Agreement::Fails(failure) => {
-                    let how = format!("tract fails: {failure}");
+                    let how = format!("tract fails: {}", with_causes(&failure));
                     return Err(require_onnxruntime(&how).caused_by(failure));
                 }
             }
