@@ -216,3 +216,39 @@ def test_nodes_in_and_around_an_if_are_excluded_one_by_one(way: str, excluded: s
             found = oracle.ort(written, feeds, optimized=optimized)
             assert oracle.sqnr(oracle.reference(model, feeds), found) > 15
     assert validate(model, written)
+
+
+def read_otherwise(reader: str) -> bytes:
+    """Make a model whose weight is multiplied by, and needed in float for something else."""
+    nodes = [helper.make_node("MatMul", ["x", "W"], ["y"], "first")]
+    if reader == "other":
+        nodes.append(helper.make_node("Neg", ["W"], ["z"], "other"))
+    model = onnx.load_from_string(model_of(nodes, [ROWS]))
+    model.graph.output.append(value("z" if reader == "other" else "W"))
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("reader", "why"),
+    [
+        ("output", "is an output of the model"),
+        ("other", "also read by node `other` (Neg), which needs it in float"),
+    ],
+)
+def test_weights_alone_stay_float_where_integers_make_the_file_larger(
+    reader: str, why: str
+) -> None:
+    model = read_otherwise(reader)
+    ways: list[dict[str, Any]] = [{}, {"bits": 4}, {"bits": 4, "block_size": 16}]
+    for options in (*ways, {"output_format": "dynamic"}):
+        written, report = quantized(model, **options)
+        (row,) = [row for row in report.values if row.name == "W"]
+        assert row.why == f"not quantized: {why}"
+        assert nodes_of(written)["first"].input[1] == "W"
+    # Integers that are computed with gain speed, and whoever names the type of a weight gets it.
+    for way in ("fake_quant", "x86"):
+        samples, rest = WAYS[way]
+        _, report = quantized(model, samples, **rest)
+        assert "W" in [row.name for row in report.values if row.quantized], way
+    _, report = quantized(model, layer_bits={"W": 4})
+    assert "W" in [row.name for row in report.values if row.quantized]

@@ -322,7 +322,7 @@ class QuantizeOptions:
         Write the result even if it is larger than the model. Otherwise a result that is more than
         64 KiB larger is an error, and one that is larger by less gets a warning. Scales and new
         nodes take more than a small model has to save, and a weight that other operators need in
-        float is stored twice. Default: False.
+        float may be stored twice. Default: False.
     accuracy_level : int | None
         How precisely `MatMulNBits` computes, from 0 to 4: 1 in float32, 4 with activations
         quantized to 8 bits, which is faster. 0 leaves it to ONNX Runtime. Default: ONNX Runtime's

@@ -273,7 +273,11 @@ fn floats_kept_for_other_consumers_are_reported() {
     assert_eq!(plan(&model, Config::default()).warnings, [""; 0]);
     let other = NodeProto::new("other", "Neg", one(&weight), one("also"), Vec::new());
     model.apply(vec![Edit::AddNode(other), Edit::AddOutput("also".to_owned())]).unwrap();
-    let plan = plan(&model, Config::default());
+    let named =
+        Config { layer_bits: [(weight.clone(), 8)].into_iter().collect(), ..Config::default() };
+    let named = plan(&model, named);
     let said = format!("{} bytes of floats stay", found.elements() * 2);
-    assert!(plan.warnings[0].contains(&said) && plan.warnings[0].contains("other"), "{plan}");
+    assert!(named.warnings[0].contains(&said) && named.warnings[0].contains("other"), "{named}");
+    let why = "also read by node `other` (Neg), which needs it in float";
+    assert!(plan(&model, Config::default()).to_string().contains(why));
 }

@@ -102,7 +102,7 @@ options! {
     /// Write the result even if it is larger than the model. Otherwise a result that is more than
     /// 64 KiB larger is an error, and one that is larger by less gets a warning. Scales and new
     /// nodes take more than a small model has to save, and a weight that other operators need in
-    /// float is stored twice.
+    /// float may be stored twice.
     option allow_larger: bool = false => {
         group: Group::Output,
         example: "allow_larger=True",

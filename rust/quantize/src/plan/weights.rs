@@ -48,6 +48,9 @@ pub(super) fn decide(context: &Context<'_, '_>, _: &Decisions, constant: &Consta
     if let (Ok(None), Some(kept)) = (&form, partial_bytes(graph, constant, config, qtype)) {
         return Outcome::keep(anchor, kept);
     }
+    if let (Ok(None), Some(kept)) = (&form, gains_nothing(graph, constant, config, selection)) {
+        return Outcome::keep(anchor, kept);
+    }
     match form {
         Err(kept) => Outcome::keep(anchor, kept),
         Ok(Some(Form { spec, consumers, format, matrix, at_run_time })) => {
@@ -154,6 +157,24 @@ fn partial_bytes(
             ),
         }
     })
+}
+
+/// The reason why a weight stays float that would only be stored: its floats have to stay in the
+/// file, so that its integers would make the file larger, and what reads them computes in float. An
+/// option that names its type or leaves one of its nodes in float has precedence.
+fn gains_nothing(
+    graph: &Graph<'_>,
+    constant: &Constant<'_>,
+    config: &Config,
+    selection: &Selection,
+) -> Option<KeepReason> {
+    let is_only_stored = config.activations.is_none()
+        && config.output_format != Format::FakeQuant
+        && !config.onnxruntime_names
+        && !constant.stays_float()
+        && selection.weight_type(&constant.names(graph), constant.multipliers(graph)).is_none();
+    let needed = || read_otherwise(graph, constant).or_else(|| before_cast(graph, constant));
+    is_only_stored.then(needed).flatten()
 }
 
 /// Whether 4-bit weights of this type are stored in one byte each.
