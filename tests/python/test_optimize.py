@@ -182,9 +182,10 @@ def test_every_pass_is_tried_and_written_down() -> None:
     with pytest.raises(OptionError) as caught:
         quantize_rs.optimize(DONE["identity"][1].model(), passes=["none"])
     passes = str(caught.value).rsplit("of ", 1)[1].split(", ")
-    # Tried in test_functions, test_half_floats, test_fused, test_weights_alone_speed and
-    # test_equalize.
+    # Tried in test_functions, test_half_floats, test_fused, test_weights_alone_speed,
+    # test_equalize and test_initializer_inputs.
     elsewhere = {"inline_functions", "widen_floats", "split_fused", "subtract_bias", "equalize"}
+    elsewhere.add("remove_weight_inputs")
     assert set(passes) == {wanted for wanted, _, _ in DONE.values()} | elsewhere
     text = README.read_text("utf-8")
     assert all(f"| `{name}` |" in text for name in passes)

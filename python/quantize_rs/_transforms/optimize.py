@@ -39,6 +39,8 @@ def optimize(
         The passes to run; by default all but ``"equalize"``, ``"subtract_bias"`` and
         ``"widen_floats"``:
 
+        - ``"remove_weight_inputs"``: make initializers constants where all of them are inputs
+          too
         - ``"inline_functions"``: replace calls of local functions by their nodes
         - ``"lift_carried"``: take values out of ``Loop`` and ``Scan`` that they pass on unchanged
         - ``"lift_weights"``: move weights out of subgraphs

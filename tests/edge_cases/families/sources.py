@@ -208,6 +208,16 @@ def overridable(d: Beast) -> None:
     d.output(d.node("MatMul", [h, d.weight("fixed", (64, 48), 1)]), ["batch", 48])
 
 
+@row(2, nbits=Quantized())
+def all_overridable(d: Beast) -> None:
+    """Every initializer is an input too, as an option of PyTorch writes it."""
+    x = d.input("x", ROWS)
+    d.input("w1", [64, 64])
+    d.input("w2", [64, 48])
+    h = d.relu(d.node("MatMul", [x, d.weight("w1", (64, 64), 1)]))
+    d.output(d.node("MatMul", [h, d.weight("w2", (64, 48), 1)]), ["batch", 48])
+
+
 @row(2, opset=8, ir=3)
 def initializers_are_inputs(d: Beast) -> None:
     """IR 3: every initializer stands among the inputs, and is constant all the same."""

@@ -27,6 +27,7 @@ mod precision_guards;
 mod prune;
 mod remove_identity;
 mod remove_unused;
+mod remove_weight_inputs;
 mod resize;
 mod split_fused;
 mod store_integers;
@@ -128,6 +129,9 @@ pub(crate) const WIDEN_FLOATS: &str = "widen_floats";
 /// The pass that moves weights out of subgraphs.
 pub(crate) const LIFT_WEIGHTS: &str = "lift_weights";
 
+/// The pass that makes initializers constants that are all inputs too.
+pub(crate) const REMOVE_WEIGHT_INPUTS: &str = "remove_weight_inputs";
+
 /// The pass that replaces calls of functions by their nodes.
 pub(crate) const INLINE_FUNCTIONS: &str = "inline_functions";
 
@@ -136,6 +140,15 @@ pub(crate) const INLINE_FUNCTIONS: &str = "inline_functions";
 /// No pass that runs before planning merges constants: equal constants may need scales along
 /// different axes.
 pub const ALL: &[Pass] = &[
+    Pass {
+        name: REMOVE_WEIGHT_INPUTS,
+        about: "makes initializers constants where all of them are inputs too",
+        stage: PassStage::Always,
+        run: remove_weight_inputs::run,
+        minimal: None,
+        per_tensor: None,
+        attention: None,
+    },
     Pass {
         name: INLINE_FUNCTIONS,
         about: "replaces calls of model-local functions with the nodes of the functions",

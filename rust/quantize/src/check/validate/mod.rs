@@ -36,7 +36,7 @@ use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::options::HalfType;
 use crate::transform;
-use crate::transform::half_precision;
+use crate::transform::half_precision::{self, OF_HALVES};
 use crate::transform::{Purpose, Step, widened_without_casts};
 use crate::{QuantizeError, Target, convert_opset};
 use weights::pruned::is_pruned;
@@ -239,7 +239,7 @@ fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>
 /// compared with.
 fn before_narrowing(model: &Model) -> Result<Vec<(Model, Vec<Step>)>, QuantizeError> {
     let mut forms = Vec::new();
-    for passes in [&half_precision::PASSES[..], &half_precision::PASSES[..1]] {
+    for passes in [&half_precision::PASSES[..], &half_precision::PASSES[..OF_HALVES]] {
         let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
         let passes = transform::named(&passes)?;
         let (model, steps) = transform::run(model, &passes, Purpose::Optimizing)?;

@@ -216,8 +216,11 @@ pub(crate) struct HalfChanges {
 /// The passes that run before the conversion. Runtimes have few kernels for 16 bits on a CPU, and
 /// evaluate in advance only what they have kernels for: what they evaluate in float32 has to be
 /// constant before.
-pub(crate) const PASSES: [&str; 4] =
-    [super::INLINE_FUNCTIONS, "fold_constants", "fold_shapes", "dead"];
+pub(crate) const PASSES: [&str; 5] =
+    [super::REMOVE_WEIGHT_INPUTS, super::INLINE_FUNCTIONS, "fold_constants", "fold_shapes", "dead"];
+
+/// How many of them run for models that compute in 16 bits already.
+pub(crate) const OF_HALVES: usize = 2;
 
 /// The model with its functions inlined and constant expressions evaluated, in an opset with the
 /// type, and with the large constants of masks clipped; and a description of each that was.
@@ -229,7 +232,7 @@ pub(crate) fn prepared(
     half: HalfType,
 ) -> Result<(Model, Vec<String>), QuantizeError> {
     // What computes in 16 bits is converted already, and stays as it is.
-    let passes = if computes_in(model, half)? { &PASSES[..1] } else { &PASSES[..] };
+    let passes = if computes_in(model, half)? { &PASSES[..OF_HALVES] } else { &PASSES[..] };
     let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
     let passes = super::named(&passes)?;
     let mut model = super::run(model, &passes, Purpose::Optimizing)?.0;
