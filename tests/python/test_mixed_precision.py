@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,28 @@ def test_no_layer_that_would_fit_in_more_bits_is_left_in_fewer(
         more = quantize_rs.compare(digits, report.model, images, latency=False).sqnr_db
         assert more is not None
         assert more <= found.sqnr_db + 0.1, (layer, wider)
+
+
+def test_no_other_choice_for_a_size_has_less_noise(digits: Path) -> None:
+    noise: dict[tuple[str, Any], float] = {}
+    for bits in (8, 4):
+        alone = quantize_rs.quantize(digits, None, layer_bits={"*": bits}, check="none")
+        for value in alone.quantized:
+            assert value.sqnr_db is not None
+            noise[value.name, bits] = 10 ** (-value.sqnr_db / 10)
+            noise[value.name, "float32"] = 0.0
+    names = sorted({name for name, _ in noise})
+    made = []
+    for widths in itertools.product((8, 4, "float32"), repeat=len(names)):
+        layer_bits = dict(zip(names, widths, strict=True))
+        report = quantize_rs.quantize(digits, None, layer_bits=layer_bits, check="none")
+        made.append((report.bytes_after, sum(noise[choice] for choice in layer_bits.items())))
+    before = digits.stat().st_size
+    for part in np.linspace(0.15, 0.95, 33):
+        found = quantize_rs.mixed_precision(digits, target_size=part, bits=(8, 4))
+        lost = sum(noise[layer.name, layer.bits or "float32"] for layer in found.layers)
+        least = min(noise for size, noise in made if size <= part * before)
+        assert lost <= least * 1.000001, part
 
 
 def test_an_sqnr_is_met_and_no_byte_more_than_needed_is_kept(digits: Path, images: Images) -> None:

@@ -55,13 +55,14 @@ def mixed_precision(
 ) -> MixedPrecision:
     """Choose a bit width for every layer or activation, to meet a size or an SQNR.
 
-    The search is greedy. It starts from float and repeatedly lowers the layer with the least added
-    noise per saved byte, until the model is small enough, or as long as its outputs meet
-    `min_sqnr`. Bytes of `target_size` that are then left go to layers that fit in with more bits,
-    unless the measured outputs are no more accurate. The noise of a layer is that of
-    `sensitivity`, or without data the error of its weight. Bit widths with which a layer alone
-    misses `min_sqnr`, or with which the engine does not run the model, are skipped. The resulting
-    model is produced and measured. Only weights are quantized, unless `activations` is given.
+    The noise of a layer is that of `sensitivity`, or without data the error of its weight, and the
+    noise of all layers is assumed to add up. Of all choices of bits, those with the least noise
+    for their size are candidates. For `target_size` it is the largest of them that fits in, or
+    with data the most accurate of six of them, each a little smaller than the last. For
+    `min_sqnr` and `max_accuracy_drop` it is the smallest whose outputs meet them. Bit widths with
+    which a layer alone misses `min_sqnr`, or with which the engine does not run the model, are
+    skipped. The resulting model is produced and measured. Only weights are quantized, unless
+    `activations` is given.
 
     With `activations`, all weights have 8 bits, and it chooses which activations get 16 bits
     instead of 8, as few as `min_sqnr` or `max_accuracy_drop` needs: first those with which, alone

@@ -1,11 +1,12 @@
 //! Chooses a bit width for each layer, so that the model meets a size or an SQNR.
 
 mod activations;
-mod greedy;
+mod frontier;
+mod goal;
 mod result;
 mod rungs;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use quantize_rs_onnx::Model;
 
@@ -14,21 +15,26 @@ use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::{Control, Progress, StagedProgress};
 use crate::error::{QuantizeErrorKind, while_unchanged};
-use crate::options::config;
 use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
-    Accuracy, CompareOptions, Config, Format, MetricHandle, OutputRow, PreprocessedModel,
-    QuantizeError, Report, compare,
+    Accuracy, CompareOptions, Config, MetricHandle, OutputRow, PreprocessedModel, QuantizeError,
+    Report, compare,
 };
 use activations::ActivationSolver;
-use greedy::{Step, WidthOption, greedy_steps, places, raising_steps};
+use frontier::{Choice, WidthOption, frontier};
+use goal::Goal;
 use rungs::Layer;
 
 pub use result::{ActivationWidth, LayerWidth, MixedPrecision};
 
-/// The number of models that meet a size whose outputs are compared.
-const MEASURED: usize = 3;
+/// The choices whose outputs are compared, of those that meet a size: how far they come after the
+/// largest.
+const MEASURED: [usize; 6] = [0, 1, 2, 4, 8, 16];
+
+/// The search for the smallest model that meets a criterion ends where two differ by less than this
+/// part of the float weights.
+const RESOLUTION: u64 = 1024;
 
 /// The goal and the bit widths. Set one of `target_size`, `min_sqnr` and `max_accuracy_drop`.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,11 +64,11 @@ impl Default for MixedOptions {
     }
 }
 
-/// Chooses a bit width for each layer. It starts with float and always takes the step with the
-/// least noise for the bytes that it saves, until the size is met, or as long as the SQNR or the
-/// metric is. What a step leaves of the size goes to layers that fit in with more bits, first to
-/// those that lose the most noise for the bytes. With samples, the most accurate of the first three
-/// models that meet the size is chosen, before or after that. The noise of a step is what
+/// Chooses a bit width for each layer. For a size, it is the choice with the least noise that fits,
+/// where the noise of all layers adds up; with samples, it is the most accurate of six such
+/// choices, each a little smaller than the last, or of up to six in which one layer has more bits
+/// than in that one. For an SQNR or a metric, it is the smallest choice that meets it, of those
+/// with the least noise for their size. The noise of a layer is what
 /// [`sensitivity`](crate::sensitivity()) measures for the layer alone with this width or, without
 /// samples, the error of its weight. Widths with which a layer alone misses the SQNR are left out,
 /// since noise adds up, and so are widths with which the engine does not run the model. The
@@ -111,40 +117,28 @@ pub fn mixed_precision(
         if layers.is_empty() && !is_met {
             solver.refuse_nothing()?;
         }
-        let steps = match &goal {
-            Goal::Bytes(most) => {
-                let all = greedy_steps(&layers);
-                let enough = solver.steps_for_size(&layers, &all, *most)?;
-                solver.most_accurate(&layers, &all, enough, *most)?
-            }
+        if let Goal::Sqnr(least) = goal {
+            drop_inaccurate_widths(&mut layers, least)?;
+        }
+        let choices = frontier(&layers);
+        let choice = match &goal {
+            Goal::Bytes(most) => solver.of_size(&layers, &choices, *most)?,
             Goal::Sqnr(least) => {
-                drop_inaccurate_widths(&mut layers, *least)?;
                 let wanted = |found: &Measured| found.sqnr_db().is_some_and(|db| db >= *least);
-                let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
-                if steps.is_empty() {
-                    // The first step met the SQNR when it was measured alone, by a small margin.
-                    return Err(unreachable(*least, first(&layers).zip(missed.sqnr_db())));
-                }
-                steps
+                let (found, missed) = solver.smallest(&layers, &choices, &wanted)?;
+                // A width met the SQNR when the layer was measured alone, by a small margin.
+                found.ok_or_else(|| {
+                    unreachable(*least, first(&layers, &choices).zip(missed.sqnr_db()))
+                })?
             }
             Goal::Drop(most) => {
                 let wanted = |found: &Measured| found.drop().is_some_and(|drop| drop <= *most);
-                let (steps, missed) = solver.most_steps(&layers, greedy_steps(&layers), &wanted)?;
-                if steps.is_empty() {
-                    return Err(too_much_lost(*most, &missed));
-                }
-                steps
+                let (found, missed) = solver.smallest(&layers, &choices, &wanted)?;
+                found.ok_or_else(|| too_much_lost(*most, &missed))?
             }
         };
-        Ok(MixedPrecision { notes, ..solver.result(&layers, &steps, &goal)? })
+        Ok(MixedPrecision { notes, ..solver.result(&layers, &choice, &goal)? })
     })
-}
-
-/// The goal.
-enum Goal {
-    Bytes(u64),
-    Sqnr(f64),
-    Drop(f64),
 }
 
 /// What was measured of a model.
@@ -153,6 +147,20 @@ struct Measured {
     outputs: Vec<OutputRow>,
     accuracy: Option<Accuracy>,
     engine: Option<String>,
+}
+
+/// How accurate a model is: less lost in the metric, then a higher SQNR.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+struct Accurate(f64, f64);
+
+impl Accurate {
+    const LEAST: Accurate = Accurate(f64::NEG_INFINITY, f64::NEG_INFINITY);
+
+    fn of(found: &Measured) -> Accurate {
+        // Equal outputs have no SQNR.
+        let sqnr = found.sqnr_db().unwrap_or(f64::INFINITY);
+        Accurate(found.drop().map_or(0.0, |drop| -drop), sqnr)
+    }
 }
 
 impl Measured {
@@ -164,96 +172,6 @@ impl Measured {
     fn drop(&self) -> Option<f64> {
         self.accuracy.as_ref().map(|found| found.drop)
     }
-}
-
-impl MixedOptions {
-    fn goal(&self, model: &Model, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
-        let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
-        if config.activations.is_some() {
-            return self.activations_goal(config, data);
-        }
-        let named = !config.layer_bits.is_empty() || !config.layer_types.is_empty();
-        if named || !config.layer_float.is_empty() {
-            return refused("layer_bits", "is the result of this function: omit it");
-        }
-        if self.bits.is_empty() {
-            return refused("bits", "is empty, expected some of 2, 4, 8 and 16");
-        }
-        self.bits.iter().try_for_each(|bits| writable(*bits, config.output_format))?;
-        if self.metric.is_some() && !data {
-            return refused("metric", "needs data to compute the outputs on");
-        }
-        match (self.target_size, self.min_sqnr) {
-            (None, None) if self.max_accuracy_drop.is_some() => self.drop(),
-            _ if self.max_accuracy_drop.is_some() => {
-                refused("max_accuracy_drop", "is a goal of its own: omit target_size and min_sqnr")
-            }
-            (Some(target), None) if target > 0.0 && target.is_finite() => {
-                let whole = model.byte_len();
-                Ok(Goal::Bytes(if target <= 1.0 { part(whole, target) } else { part(1, target) }))
-            }
-            (Some(target), None) => {
-                let what =
-                    format!("is {target}, expected a number of bytes, or a fraction up to 1");
-                refused("target_size", &what)
-            }
-            (None, Some(least)) if !least.is_finite() => {
-                refused("min_sqnr", &format!("is {least}, expected a number of decibels"))
-            }
-            (None, Some(_)) if !data => refused("min_sqnr", "needs data to compare the outputs on"),
-            (None, Some(least)) => Ok(Goal::Sqnr(least)),
-            _ => {
-                refused("target_size", "or min_sqnr or max_accuracy_drop is required, but not two")
-            }
-        }
-    }
-
-    /// The goal of a choice of activations.
-    fn activations_goal(&self, config: &Config, data: bool) -> Result<Goal, QuantizeError> {
-        let refused = |option: &str, what: &str| Err(QuantizeError::option(option, what));
-        if !data {
-            return refused("activations", "need data to find their ranges on");
-        }
-        if self.target_size.is_some() {
-            let what = "has no effect on activations: give min_sqnr, or max_accuracy_drop";
-            return refused("target_size", what);
-        }
-        if !config.activation_types.is_empty() {
-            return refused("activation_types", "is the result of this function: omit it");
-        }
-        match (self.min_sqnr, self.max_accuracy_drop) {
-            (Some(least), None) if least.is_finite() => Ok(Goal::Sqnr(least)),
-            (Some(least), None) => {
-                refused("min_sqnr", &format!("is {least}, expected a number of decibels"))
-            }
-            (None, Some(_)) => self.drop(),
-            _ => refused("min_sqnr", "or max_accuracy_drop is required, but not both"),
-        }
-    }
-
-    fn drop(&self) -> Result<Goal, QuantizeError> {
-        let refused = |what: String| Err(QuantizeError::option("max_accuracy_drop", what));
-        match self.max_accuracy_drop {
-            Some(most) if !(most >= 0.0 && most.is_finite()) => {
-                refused(format!("is {most}, expected a number from 0 on"))
-            }
-            Some(most) if self.metric.is_some() => Ok(Goal::Drop(most)),
-            _ => refused("needs a metric".to_owned()),
-        }
-    }
-}
-
-/// Rejects bit widths that a format has no type for.
-fn writable(bits: u8, format: Format) -> Result<(), QuantizeError> {
-    let qtype = config::signed("bits", bits)?.qtype();
-    let Some(known) = format.row().weights.types().filter(|known| !known.contains(&qtype)) else {
-        return Ok(());
-    };
-    let known: BTreeSet<u32> = known.iter().map(|qtype| qtype.bits()).collect();
-    let known: Vec<String> = known.iter().map(u32::to_string).collect();
-    let known = known.join(", ");
-    let what = format!("has {bits}, but output_format {format} supports weights of {known} bits");
-    Err(QuantizeError::option("bits", what))
 }
 
 /// Leaves out widths with which a layer alone misses the SQNR: the noise of several layers adds up.
@@ -308,17 +226,12 @@ fn too_much_lost(most: f64, found: &Measured) -> QuantizeError {
     QuantizeError::new(QuantizeErrorKind::BelowCriteria { criterion, measured, expected, what })
 }
 
-/// The layer and the width of the first step.
-fn first(layers: &[Layer]) -> Option<LayerBits> {
-    let step = greedy_steps(layers).into_iter().next()?;
-    let Layer { name, rungs, .. } = &layers[step.layer];
-    Some(LayerBits { name: name.clone(), bits: rungs[step.rung].bits? })
-}
-
-/// The product, rounded down.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss)]
-fn part(bytes: u64, times: f64) -> u64 {
-    (bytes as f64 * times) as u64
+/// A layer with a bit width in the most accurate choice that has one.
+fn first(layers: &[Layer], choices: &[Choice]) -> Option<LayerBits> {
+    let mut widths = chosen(layers, choices.get(1)?).into_iter();
+    widths.find_map(|(Layer { name, .. }, width)| {
+        Some(LayerBits { name: name.clone(), bits: width.bits? })
+    })
 }
 
 struct WidthSolver<'a> {
@@ -336,118 +249,117 @@ impl WidthSolver<'_> {
         PreprocessedModel::of(self.model, self.config.clone())?.plan().refuse_nothing()
     }
 
-    /// The least number of steps that meets the size.
-    fn steps_for_size(
+    /// The most accurate of the largest choices that meet the size: noise of one layer may cancel
+    /// out that of another, so a smaller model may be more accurate.
+    fn of_size(
         &mut self,
         layers: &[Layer],
-        steps: &[Step],
+        choices: &[Choice],
+        most: u64,
+    ) -> Result<Choice, QuantizeError> {
+        let largest = self.largest(layers, choices, most)?;
+        if self.engine.is_none() {
+            return Ok(choices[largest].clone());
+        }
+        let near = MEASURED.map(|after| largest + after).into_iter();
+        let near = near.filter_map(|at| choices.get(at)).cloned().collect();
+        let (mut best, mut found) = (choices[largest].clone(), Accurate::LEAST);
+        self.try_all(layers, near, most, (&mut best, &mut found))?;
+        // A smaller choice may leave room.
+        let room = most.saturating_sub(self.made(layers, &best)?.report().bytes_after);
+        let wider = wider(layers, &best, room);
+        self.try_all(layers, wider, most, (&mut best, &mut found))?;
+        Ok(best)
+    }
+
+    /// Replaces the best choice, and how accurate it is, by the best of these that meet the size.
+    fn try_all(
+        &mut self,
+        layers: &[Layer],
+        tried: Vec<Choice>,
+        most: u64,
+        (best, found): (&mut Choice, &mut Accurate),
+    ) -> Result<(), QuantizeError> {
+        for choice in tried.into_iter().take(MEASURED.len()) {
+            let made = self.made(layers, &choice)?;
+            if made.report().bytes_after > most {
+                continue;
+            }
+            let accurate = Accurate::of(&self.measured(&made)?);
+            if accurate > *found {
+                (*best, *found) = (choice, accurate);
+            }
+        }
+        Ok(())
+    }
+
+    /// The position of the first choice whose model meets the size.
+    fn largest(
+        &self,
+        layers: &[Layer],
+        choices: &[Choice],
         most: u64,
     ) -> Result<usize, QuantizeError> {
-        let least = self.made(layers, steps)?.report().bytes_after;
-        if least > most {
+        let bytes =
+            |at: usize| self.made(layers, &choices[at]).map(|made| made.report().bytes_after);
+        let mut found = choices.len() - 1;
+        let mut taken = bytes(found)?;
+        if taken > most {
             let what = format!(
-                "is {most} bytes, but the model takes {least} with the fewest bits for all \
+                "is {most} bytes, but the model takes {taken} with the fewest bits for all \
                  layers: allow fewer bits, or use fewer scales"
             );
             return Err(QuantizeError::option("target_size", what));
         }
-        let (mut below, mut enough) = (0, steps.len());
-        while below < enough {
-            let count = usize::midpoint(below, enough);
-            if self.made(layers, &steps[..count])?.report().bytes_after <= most {
-                enough = count;
+        let of_weights = |bytes: u64| choices.partition_point(|choice| choice.bytes > bytes);
+        let mut tried = of_weights(choices[found].bytes + (most - taken));
+        while tried < found {
+            let needed = bytes(tried)?;
+            // Nodes and names take bytes, too, and as many as layers are quantized.
+            if needed <= most {
+                (found, taken) = (tried, needed);
+                tried = of_weights(choices[found].bytes + (most - taken));
             } else {
-                below = count + 1;
+                let smaller = choices[tried].bytes.saturating_sub(needed - most);
+                tried = of_weights(smaller).max(tried + 1);
             }
         }
-        Ok(enough)
+        Ok(found)
     }
 
-    /// The first steps, `enough` of them or a few more, and steps to more bits that still meet the
-    /// size: noise of one layer may cancel out that of another, so a smaller model may be more
-    /// accurate.
-    fn most_accurate(
+    /// The smallest choice that is wanted, for smaller ones have more noise, and what was measured
+    /// of the next one; `None` if all layers have to stay float.
+    fn smallest(
         &mut self,
         layers: &[Layer],
-        steps: &[Step],
-        enough: usize,
-        most: u64,
-    ) -> Result<Vec<Step>, QuantizeError> {
-        if self.engine.is_none() {
-            return self.filled(layers, &steps[..enough], most);
-        }
-        let (mut best, mut least) = (Vec::new(), (f64::NEG_INFINITY, f64::NEG_INFINITY));
-        for count in (enough..=steps.len()).take(MEASURED) {
-            let lowered = steps[..count].to_vec();
-            let filled = self.filled(layers, &lowered, most)?;
-            let filled = (filled != lowered).then_some(filled);
-            for tried in std::iter::once(lowered).chain(filled) {
-                let made = self.made(layers, &tried)?;
-                // Equal outputs have no SQNR.
-                let found = self.measured(&made)?;
-                let sqnr = found.sqnr_db().unwrap_or(f64::INFINITY);
-                let found = (found.drop().map_or(0.0, |drop| -drop), sqnr);
-                if best.is_empty() || found > least {
-                    (best, least) = (tried, found);
-                }
-            }
-        }
-        Ok(best)
-    }
-
-    /// The steps, and steps to more bits as long as the model meets the size.
-    fn filled(
-        &self,
-        layers: &[Layer],
-        steps: &[Step],
-        most: u64,
-    ) -> Result<Vec<Step>, QuantizeError> {
-        let mut filled = steps.to_vec();
-        let mut room = most.saturating_sub(self.made(layers, &filled)?.report().bytes_after);
-        loop {
-            let more = raising_steps(layers, &filled, room);
-            if more.is_empty() {
-                return Ok(filled);
-            }
-            let all = [&filled[..], &more].concat();
-            let bytes = self.made(layers, &all)?.report().bytes_after;
-            if let Some(left) = most.checked_sub(bytes) {
-                (filled, room) = (all, left);
-            } else {
-                // Nodes and names take bytes, too.
-                let added = stored(layers, &all).saturating_sub(stored(layers, &filled));
-                room = added.saturating_sub(bytes - most);
-            }
-        }
-    }
-
-    /// As many steps as are wanted, for each step adds noise; and what was measured of the model
-    /// with the fewest steps that is not.
-    fn most_steps(
-        &mut self,
-        layers: &[Layer],
-        mut steps: Vec<Step>,
+        choices: &[Choice],
         is_wanted: &dyn Fn(&Measured) -> bool,
-    ) -> Result<(Vec<Step>, Measured), QuantizeError> {
-        let (mut holds, mut above) = (0, steps.len() + 1);
+    ) -> Result<(Option<Choice>, Measured), QuantizeError> {
+        let resolution = choices[0].bytes / RESOLUTION;
+        let (mut holds, mut above) = (0, choices.len());
         let mut missed = Measured::default();
         while above - holds > 1 {
-            let count = usize::midpoint(holds, above);
-            let made = self.made(layers, &steps[..count])?;
+            let next = choices.get(above).map_or(0, |choice| choice.bytes);
+            if holds > 0 && choices[holds].bytes - next < resolution {
+                break;
+            }
+            let middle = usize::midpoint(holds, above);
+            let made = self.made(layers, &choices[middle])?;
             let found = self.measured(&made)?;
             if is_wanted(&found) {
-                holds = count;
+                holds = middle;
             } else {
-                (above, missed) = (count, found);
+                (above, missed) = (middle, found);
             }
         }
-        steps.truncate(holds);
-        Ok((steps, missed))
+        let found = &choices[holds];
+        let is_float = chosen(layers, found).iter().all(|(_, width)| width.bits.is_none());
+        Ok(((!is_float).then(|| found.clone()), missed))
     }
 
-    /// The model after some steps.
-    fn made(&self, layers: &[Layer], steps: &[Step]) -> Result<Quantized, QuantizeError> {
-        let chosen = chosen(layers, steps);
+    /// The model with these widths.
+    fn made(&self, layers: &[Layer], choice: &Choice) -> Result<Quantized, QuantizeError> {
+        let chosen = chosen(layers, choice);
         let widths = chosen
             .iter()
             .flat_map(|(layer, width)| layer.weights().map(|name| (name.as_str(), width.bits)));
@@ -470,13 +382,13 @@ impl WidthSolver<'_> {
     fn result(
         &mut self,
         layers: &[Layer],
-        steps: &[Step],
+        choice: &Choice,
         goal: &Goal,
     ) -> Result<MixedPrecision, QuantizeError> {
-        let made = self.made(layers, steps)?;
+        let made = self.made(layers, choice)?;
         let Measured { outputs, accuracy, engine } = self.measured(&made)?;
         Ok(MixedPrecision {
-            layers: widths(layers, steps, goal, made.report()),
+            layers: widths(layers, choice, goal, made.report()),
             activations: Vec::new(),
             bytes_before: made.report().bytes_before,
             bytes_after: made.report().bytes_after,
@@ -489,19 +401,32 @@ impl WidthSolver<'_> {
     }
 }
 
-/// Each layer with its width after some steps.
-fn chosen<'a>(layers: &'a [Layer], steps: &[Step]) -> Vec<(&'a Layer, WidthOption)> {
-    let at = places(layers, steps);
-    layers.iter().zip(at).map(|(layer, at)| (layer, layer.rungs[at])).collect()
+/// The choices in which one layer has more bits and the weights take at most `room` bytes more,
+/// those first that take away the most noise.
+fn wider(layers: &[Layer], choice: &Choice, room: u64) -> Vec<Choice> {
+    let mut found: Vec<(f64, Choice)> = Vec::new();
+    for (at, layer) in layers.iter().enumerate() {
+        let now = layer.rungs[choice.widths[at]];
+        for (width, rung) in layer.rungs.iter().enumerate() {
+            let (gain, more) = (now.noise() - rung.noise(), rung.bytes.saturating_sub(now.bytes));
+            if gain > 0.0 && more <= room {
+                let mut other = choice.clone();
+                (other.bytes, other.widths[at]) = (choice.bytes - now.bytes + rung.bytes, width);
+                found.push((gain, other));
+            }
+        }
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.into_iter().map(|(_, choice)| choice).collect()
 }
 
-/// The bytes of the layers after some steps.
-fn stored(layers: &[Layer], steps: &[Step]) -> u64 {
-    chosen(layers, steps).iter().map(|(_, width)| width.bytes).sum()
+/// Each layer with its width.
+fn chosen<'a>(layers: &'a [Layer], choice: &Choice) -> Vec<(&'a Layer, WidthOption)> {
+    layers.iter().zip(&choice.widths).map(|(layer, at)| (layer, layer.rungs[*at])).collect()
 }
 
-/// The rows of the layers after some steps, which made the model of `report`.
-fn widths(layers: &[Layer], steps: &[Step], goal: &Goal, report: &Report) -> Vec<LayerWidth> {
+/// The rows of the layers with their widths, which made the model of `report`.
+fn widths(layers: &[Layer], choice: &Choice, goal: &Goal, report: &Report) -> Vec<LayerWidth> {
     let sizes: HashMap<&str, u64> = report
         .values
         .iter()
@@ -520,14 +445,16 @@ fn widths(layers: &[Layer], steps: &[Step], goal: &Goal, report: &Report) -> Vec
         };
         layer.weights().map(row).collect::<Vec<_>>()
     };
-    chosen(layers, steps).into_iter().flat_map(rows).collect()
+    chosen(layers, choice).into_iter().flat_map(rows).collect()
 }
 
 /// Why a layer has this width: float is a choice, too.
 fn why(layer: &Layer, width: WidthOption, goal: &Goal) -> String {
     let smaller = layer.rungs.iter().any(|rung| rung.bits.is_some() && rung.bytes < width.bytes);
     match (width.bits, goal) {
-        (Some(_), Goal::Bytes(_)) => "the least noise for the bytes that it saves".to_owned(),
+        (Some(_), Goal::Bytes(_)) => {
+            "among the widths with the least noise for the size".to_owned()
+        }
         (Some(_), Goal::Sqnr(least)) => format!("saves bytes, and {least} dB are left"),
         (Some(_), Goal::Drop(most)) => format!("saves bytes, and no more than {most} is lost"),
         (None, Goal::Sqnr(least)) if layer.rungs.len() == 1 => {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::WidthSolver;
-use super::greedy::WidthOption;
+use super::frontier::WidthOption;
 use crate::analysis::SliceSamples;
 use crate::graph::Graph;
 use crate::options::config;
