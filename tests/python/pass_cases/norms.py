@@ -229,7 +229,33 @@ DONE: dict[str, tuple[str, Odd, int]] = {
     ),
 }
 
+NORM = {
+    "w": normal(4, 3, 3, 3),
+    "scale": np.ones(4, np.float32),
+    "bias": np.zeros(4, np.float32),
+    "mean": np.zeros(4, np.float32),
+    "var": np.ones(4, np.float32),
+}
+
 KEPT: dict[str, Odd] = {
+    # Before opset 14, more outputs than one make it train.
+    "norm_with_statistics_that_nothing_reads": Odd(
+        [
+            node("Conv", "x w", "a"),
+            node("BatchNormalization", "a scale bias mean var", "y m v sm sv"),
+        ],
+        NORM,
+        opset=9,
+    ),
+    # ONNX Runtime writes the new mean over the old one.
+    "equal_constants_of_a_norm_that_trains": Odd(
+        [
+            node("Conv", "x w", "a"),
+            node("BatchNormalization", "a scale bias mean var", "y m v", training_mode=1),
+        ],
+        NORM,
+        opset=15,
+    ),
     # With their constants ONNX Runtime knows these as one function.
     "gelu_written_out": Odd(
         [

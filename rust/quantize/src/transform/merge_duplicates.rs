@@ -6,6 +6,7 @@ use std::hash::Hasher;
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::Changes;
+use super::fold_batch_norm::trains;
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::{Graph, Producer, ValueId};
@@ -24,6 +25,10 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
             continue;
         };
         let (Some(dtype), false) = (proto.dtype(), value.is_output) else { continue };
+        // ONNX Runtime writes the statistics that a normalization computes over the old ones.
+        if value.consumers.iter().any(|consumer| trains(graph, consumer.node)) {
+            continue;
+        }
         // Strings are not compared.
         let Ok(tensor) = graph.model.tensor(proto) else { continue };
         alike.entry((dtype, &proto.dims, glance(&tensor))).or_default().push(id);

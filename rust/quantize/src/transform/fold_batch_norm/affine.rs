@@ -50,10 +50,9 @@ pub(super) fn kind(graph: &Graph<'_>, index: usize) -> Option<(usize, Kind)> {
         ("BatchNormalization", ..) => {
             let mut others =
                 (1..node.output.len()).filter_map(|output| graph.output(index, output));
-            let trains = node.int("training_mode", 0) != 0
-                || node.int("spatial", 1) == 0
-                || others.any(|value| is_read(graph, value));
-            (!trains).then_some((0, Kind::BatchNormalization))
+            let fixed = !trains(graph, index) && node.int("spatial", 1) != 0;
+            let unread = !others.any(|value| is_read(graph, value));
+            (fixed && unread).then_some((0, Kind::BatchNormalization))
         }
         ("Add", false, true) => Some((0, Kind::Add)),
         ("Add", true, false) => Some((1, Kind::Add)),
@@ -64,6 +63,16 @@ pub(super) fn kind(graph: &Graph<'_>, index: usize) -> Option<(usize, Kind)> {
         ("Div", false, true) => Some((0, Kind::Div)),
         _ => None,
     }
+}
+
+/// Whether a node is a `BatchNormalization` that computes statistics of its input: before opset 14,
+/// any that has more outputs than one, whether they are read or not.
+pub(in crate::transform) fn trains(graph: &Graph<'_>, index: usize) -> bool {
+    let node = graph.nodes[index];
+    let by_outputs = graph.model.opset("").unwrap_or(1) < 14 && node.output.len() > 1;
+    node.is_onnx()
+        && node.op_type == "BatchNormalization"
+        && (by_outputs || node.int("training_mode", 0) != 0)
 }
 
 fn is_constant(graph: &Graph<'_>, value: usize) -> bool {

@@ -14,6 +14,7 @@ use crate::QuantizeError;
 use crate::graph::{Graph, Producer};
 
 use affine::Affine;
+pub(super) use affine::trains;
 pub(super) use forward::{even, forward};
 use product::Product;
 
