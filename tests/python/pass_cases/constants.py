@@ -149,9 +149,79 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         1,
     ),
+    "parts_of_a_weight": (
+        "fold_constants",
+        Odd(
+            [
+                node("Split", "w", "a b c", axis=1, split=[4, 2, 4]),
+                node("MatMul", "x a", "p"),
+                node("MatMul", "x c", "q"),
+                node("Add", "p q", "s"),
+                node("MatMul", "x b", "r"),
+                node("Concat", "s r", axis=1),
+            ],
+            {"w": normal(8, 10)},
+            inputs={"x": [3, 8]},
+            opset=11,
+        ),
+        5,
+    ),
+    "equal_parts_of_a_weight": (
+        "fold_constants",
+        Odd(
+            [
+                node("Split", "w", "a b", axis=-2),
+                node("MatMul", "x a", "p"),
+                node("MatMul", "x b", "q"),
+                node("Add", "p q"),
+            ],
+            {"w": normal(16, 4)},
+            inputs={"x": [3, 8]},
+        ),
+        3,
+    ),
+    "uneven_parts_of_a_weight": (
+        "fold_constants",
+        Odd(
+            [
+                node("Split", "w", "a b", axis=1, num_outputs=2),
+                node("MatMul", "x a", "p"),
+                node("MatMul", "x b", "q"),
+                node("Concat", "p q", axis=1),
+            ],
+            {"w": normal(8, 5)},
+            inputs={"x": [3, 8]},
+            opset=18,
+        ),
+        3,
+    ),
+    "parts_of_lengths_that_are_an_input": (
+        "fold_constants",
+        Odd(
+            [
+                node("Split", "w lengths", "a b"),
+                node("MatMul", "x a", "p"),
+                node("Gemm", "p b", transB=1),
+            ],
+            {"w": normal(12, 8), "lengths": ints(8, 4)},
+            inputs={"x": [3, 8]},
+        ),
+        2,
+    ),
 }
 
 KEPT: dict[str, Odd] = {
+    "parts_of_a_weight_that_is_read": Odd(
+        [
+            node("Split", "w", "a b", axis=1),
+            node("MatMul", "x a", "p"),
+            node("MatMul", "x b", "q"),
+            node("MatMul", "x w", "r"),
+            node("Concat", "p q r", axis=1),
+        ],
+        {"w": normal(8, 4)},
+        inputs={"x": [3, 8]},
+    ),
     "a_constant_that_is_an_output": Odd([node("Neg", "k")], {"k": normal(3)}),
     "an_overridable_weight": Odd(
         [node("Transpose", "w", "a", perm=[1, 0]), node("MatMul", "x a")],

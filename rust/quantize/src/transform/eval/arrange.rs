@@ -1,6 +1,6 @@
 //! Operators that rearrange, select or repeat elements of any type.
 
-use quantize_rs_onnx::{DataType, Tensor};
+use quantize_rs_onnx::{DataType, NodeProto, Tensor};
 
 use super::elements::{tensor, values, width};
 use super::views::{View, common, spread};
@@ -135,6 +135,43 @@ fn slice(call: &Call<'_>) -> Option<Tensor> {
     }
     view.offset = usize::try_from(offset).ok()?;
     view.copy(call, source)
+}
+
+/// The outputs of a `Split` of `source` into `count` parts with these lengths. Without lengths,
+/// parts are equal, and the last one is shorter if they cannot be.
+pub(in crate::transform) fn split(
+    source: &Tensor,
+    axis: usize,
+    count: usize,
+    lengths: Option<&[i64]>,
+) -> Option<Vec<Tensor>> {
+    let whole = *source.shape.get(axis)?;
+    let lengths: Vec<usize> = match lengths {
+        Some(lengths) => {
+            lengths.iter().map(|it| usize::try_from(*it)).collect::<Result<_, _>>().ok()?
+        }
+        None => {
+            let each = whole.div_ceil(count.max(1));
+            let rest = whole.checked_sub(each.checked_mul(count.checked_sub(1)?)?)?;
+            (1..count).map(|_| each).chain([rest]).collect()
+        }
+    };
+    if lengths.len() != count
+        || lengths.iter().try_fold(0_usize, |sum, it| sum.checked_add(*it))? != whole
+    {
+        return None;
+    }
+    let inputs = [Some(source.clone())];
+    let node = NodeProto::default();
+    let call = Call { node: &node, opset: 13, inputs: &inputs, limit: source.data.len() };
+    let mut view = View::of(&source.shape)?;
+    let mut part = |length: usize| {
+        view.shape[axis] = length;
+        let tensor = view.copy(&call, source);
+        view.offset += length * usize::try_from(view.strides[axis]).ok()?;
+        tensor
+    };
+    lengths.into_iter().map(&mut part).collect()
 }
 
 fn gather(call: &Call<'_>) -> Option<Tensor> {

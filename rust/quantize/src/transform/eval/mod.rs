@@ -14,6 +14,8 @@ mod views;
 
 use quantize_rs_onnx::{NodeProto, Tensor};
 
+pub(super) use arrange::split;
+
 use crate::util::axes::axis_of;
 
 use crate::graph::constants::ints;

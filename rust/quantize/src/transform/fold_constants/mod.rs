@@ -2,6 +2,7 @@
 
 mod budget;
 mod main_graph;
+mod splits;
 mod subgraphs;
 
 use quantize_rs_onnx::{DataType, Model, NodeProto, Tensor};
@@ -40,6 +41,10 @@ const MAX_TRANSPOSED_BYTES: usize = 256 << 20;
 const REARRANGE: [&str; 5] = ["Transpose", "Reshape", "Flatten", "Squeeze", "Unsqueeze"];
 
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
+    let changes = splits::run(graph);
+    if !changes.edits.is_empty() {
+        return Ok(changes);
+    }
     let changes = main_graph::run(graph)?;
     // Subgraphs capture what remains in the main graph, so they are folded last.
     Ok(if changes.edits.is_empty() { subgraphs::run(graph) } else { changes })
