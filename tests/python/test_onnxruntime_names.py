@@ -119,3 +119,28 @@ def test_a_name_that_a_subgraph_has_is_not_given_again() -> None:
         oracle.sqnr(oracle.ort(model.SerializeToString(), feeds), oracle.ort(report.model, feeds))
         > 30
     )
+
+
+def test_a_weight_in_blocks_that_a_body_reads_keeps_its_names() -> None:
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+    g(float[1, 32] x) => (float[1, 32] y)
+    <int64 count = {3}, bool go = {1}> {
+        h = MatMul(x, w)
+        y = Loop (count, go, h) <
+            body = b(int64 i, bool c, float[1, 32] s) => (bool d, float[1, 32] t) {
+                d = Identity(c)
+                m = MatMul(s, w)
+                t = Tanh(m)
+            }
+        >
+    }""")
+    weight = np.random.default_rng(4).normal(size=(32, 32)).astype(np.float32) / 6
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+    options: dict[str, Any] = {"bits": 4, "output_format": "matmul_nbits", "allow_larger": True}
+    x = {"x": np.linspace(-1, 1, 32, dtype=np.float32)[None]}
+    results = []
+    for named in (False, True):
+        made = quantize_rs.quantize(model, None, onnxruntime_names=named, check="none", **options)
+        assert made.model is not None
+        results.append(oracle.ort(made.model, x)[0])
+    assert np.array_equal(*results)

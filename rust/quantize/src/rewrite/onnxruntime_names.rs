@@ -131,7 +131,7 @@ impl Naming<'_, '_> {
         self.name_node(node, &format!("{base}_DequantizeLinear"));
         if tensor.dtype() == Some(DataType::Int32) {
             base.push_str("_quantized");
-        } else if !graph.values[restored].is_read_outside() {
+        } else {
             self.rename(restored, &format!("{base}_DequantizeLinear_Output"));
         }
         self.parameters(node, &base);
@@ -184,8 +184,7 @@ impl Naming<'_, '_> {
         let copied: HashSet<ValueId> = self.points.values().map(|(point, _)| *point).collect();
         for (id, value) in self.graph.values.iter().enumerate() {
             let other = !self.is_original(id) && !copied.contains(&id);
-            let base = value.name.strip_suffix("_zp").filter(|_| other);
-            if let Some(base) = base.filter(|_| !value.is_read_outside()) {
+            if let Some(base) = value.name.strip_suffix("_zp").filter(|_| other) {
                 self.rename(id, &format!("{base}_zero_point"));
             }
         }
@@ -209,9 +208,13 @@ impl Naming<'_, '_> {
         stripped.next().unwrap_or(name).to_owned()
     }
 
-    /// Gives a value a new name, unless it has one.
+    /// Gives a value a new name, unless it has one, or something outside of the nodes reads it.
     fn rename(&mut self, id: ValueId, name: &str) {
-        if !self.renamed.contains_key(&id) && self.graph.values[id].name != name {
+        let value = &self.graph.values[id];
+        if value.is_read_outside() {
+            return;
+        }
+        if !self.renamed.contains_key(&id) && value.name != name {
             let name = self.free(name);
             self.renamed.insert(id, name);
         }
