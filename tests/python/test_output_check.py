@@ -509,3 +509,25 @@ def test_few_bits_are_called_good_on_real_samples_alone() -> None:
     ):
         assert report.assessment.grade == "good"
         assert said not in report.assessment.sentence
+
+
+def test_convolutions_that_get_more_bits_have_no_warning_about_their_ranges() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"w": (16, 3, 3, 3), "offset": (2, 16, 3, 3), "last": (8, 16, 1, 1)}
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 16]>
+    g(float[1, 3, 12, 12] x) => (float[1, 8, 12, 12] y) {
+        c = Conv <pads = [1, 1, 1, 1]> (x, w)
+        o = Conv <pads = [1, 1, 1, 1]> (c, offset)
+        t = Tanh(o)
+        grid = Transpose <perm = [0, 2, 3, 1]> (t)
+        s = GridSample <padding_mode = "border"> (c, grid)
+        y = Conv(s, last)
+    }""")
+    for name, shape in shapes.items():
+        values = rng.normal(0, np.prod(shape[1:]) ** -0.5, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(values, name))
+    samples = rng.normal(size=(32, 1, 3, 12, 12)).astype(np.float32)
+    report = quantize_rs.quantize(model, None, bits=4, calibration_data=list(samples))
+    assert {value.qtype for value in report.weights} == {"int8"}
+    assert any("weights of Conv get 8 bits" in it for it in report.warnings)
+    assert not any("without samples" in it for it in report.warnings)

@@ -123,12 +123,18 @@ fn rounded_for_others(plan: &Plan, ranges: Option<&Ranges>) -> Option<String> {
         let why = format!("{with}not with {}", RoundedFor::of(&plan.config));
         return Some(without(others.len(), why));
     }
-    let differs = |(value, how): &(&Planned, &ValuePlan)| {
-        all.get(&value.name).is_some_and(|found| found.spec != how.spec)
-    };
-    let count = plan.quantized().filter(differs).count();
+    let count = rounded_otherwise(plan, ranges?).len();
     let why = "for another type, symmetry or granularity".to_owned();
     (count > 0).then(|| without(count, why))
+}
+
+/// The weights that were rounded with samples for another type, symmetry or granularity than they
+/// get.
+pub(crate) fn rounded_otherwise<'p>(plan: &'p Plan, ranges: &Ranges) -> Vec<&'p str> {
+    let differs = |(value, how): &(&Planned, &ValuePlan)| {
+        ranges.rounded.get(&value.name).is_some_and(|found| found.spec != how.spec)
+    };
+    plan.quantized().filter(differs).map(|(value, _)| &*value.name).collect()
 }
 
 /// Like [`encode`], with a cache of weights.

@@ -1,17 +1,19 @@
 //! Other ways to quantize a model that are tried because of what the check measured.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::{Check, MARGIN_DB, POOR_DB, is_cancelled};
 use crate::apply::Quantized;
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
+use crate::encode::rounded_otherwise;
 use crate::graph::ops::is_convolution;
 use crate::options::config;
 use crate::plan::Role;
 use crate::report::OutputCheck;
 use crate::transform::EQUALIZE;
-use crate::{Config, Graph, Method, Model, PreprocessedModel, QuantizeError, Ranges};
+use crate::{Config, Graph, Method, Model, Plan, PreprocessedModel, QuantizeError, Ranges};
 
 /// The bits that convolutions get where fewer are measured to be too few, which make them much less
 /// accurate than matrix multiplications.
@@ -211,7 +213,21 @@ fn made(
     if let Some(ranges) = ranges {
         plan = plan.without_unseen(ranges);
     }
-    plan.apply(&prepared.model, ranges)
+    let fitting = ranges.and_then(|ranges| with_fitting_weights(&plan, ranges));
+    plan.apply(&prepared.model, fitting.as_ref().or(ranges))
+}
+
+/// The ranges without weights that were rounded for another type than they get now; `None` if there
+/// are none. The nearest codes of more bits are as good.
+fn with_fitting_weights(plan: &Plan, ranges: &Ranges) -> Option<Ranges> {
+    let others = rounded_otherwise(plan, ranges);
+    if others.is_empty() {
+        return None;
+    }
+    let mut fitting = ranges.clone();
+    let rounded = Arc::make_mut(&mut fitting.rounded);
+    others.into_iter().for_each(|name| drop(rounded.remove(name)));
+    Some(fitting)
 }
 
 /// Whether an option names weights of an operator by its type.
