@@ -173,6 +173,8 @@ impl Sums {
         // If either value is NaN, the error is infinite.
         let [noise, max_abs] = [self.noise, self.max_abs]
             .map(|it| if self.noise.is_nan() { f64::INFINITY } else { it });
+        // Kernels differ in numbers below the normal ones, which processors may take for 0.
+        let noise = if max_abs < f64::from(f32::MIN_POSITIVE) { 0.0 } else { noise };
         let sqnr_db = match noise {
             0.0 => f64::INFINITY,
             f64::INFINITY => f64::NEG_INFINITY,
@@ -182,6 +184,7 @@ impl Sums {
         let dot = self.signal - self.cross;
         let other = dot - self.cross + self.noise;
         let cosine = match (self.signal == 0.0, other <= 0.0) {
+            _ if noise == 0.0 => 1.0,
             (true, true) => 1.0,
             (true, false) | (false, true) => 0.0,
             // Rounding can raise the quotient of two parallel tensors above 1.
