@@ -79,7 +79,7 @@ pub(super) fn collect(
         }
     }
     let moments = moments.map(|moments| (moments, &names[..]));
-    let kept = Mutex::new(RetainedSamples::default());
+    let kept = Mutex::new(RetainedSamples::for_evaluation());
     let retained = evaluating.then_some((&kept, &outputs[..]));
     let observer = || Collector::new(&observed, retained, moments);
     let RunOutcome { observers, samples, engine, notes } =
@@ -95,7 +95,7 @@ pub(super) fn collect(
     }
     let Collector { seen, held_back_seen, held_back_samples: held_back, .. } = all;
     let kept = kept.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let kept = kept.samples.into_values();
+    let kept = kept.into_samples();
     let (kept, reference) =
         kept.map(|(sample, shown)| (sample.clone(), (sample.key(), shown))).unzip();
     Ok(Collected {
@@ -168,6 +168,8 @@ struct Collector<'a> {
     current: (u64, Option<PaddingMask>),
     /// The outputs of the current sample.
     shown: Vec<Vec<f32>>,
+    /// How many values of it were observed.
+    values: usize,
     /// Whether the current sample is held back.
     holding: bool,
     seen: Vec<ObservedRange>,
@@ -197,6 +199,7 @@ impl<'a> Collector<'a> {
             moments,
             current: (0, None),
             shown: vec![Vec::new(); kept.map_or(0, |(_, outputs)| outputs.len())],
+            values: 0,
             holding: false,
             seen: observed.iter().map(empty).collect(),
             held_back_seen: if kept.is_some() {
@@ -220,6 +223,7 @@ impl<'a> Collector<'a> {
 
 impl ValueSink for Collector<'_> {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]) {
+        self.values += values.len();
         let outputs = self.kept.map_or(&[][..], |(_, outputs)| outputs);
         for (_, shown) in outputs.iter().zip(&mut self.shown).filter(|(at, _)| **at == index) {
             record(shown, &counted(self.current.1.as_ref(), shape, values));
@@ -270,7 +274,7 @@ impl ValueObserver for Collector<'_> {
         let key = if self.moments.is_some() { sample.key() } else { 0 };
         self.current = (key, PaddingMask::of(sample));
         let Some((kept, outputs)) = self.kept else { return };
-        self.shown = vec![Vec::new(); outputs.len()];
+        (self.shown, self.values) = (vec![Vec::new(); outputs.len()], 0);
         let key = sample.key();
         self.holding = is_held_back(key);
         self.held_back_samples += usize::from(self.holding);
@@ -281,9 +285,7 @@ impl ValueObserver for Collector<'_> {
     fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
         if let Some((kept, _)) = self.kept {
             let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some((_, shown)) = kept.samples.get_mut(&(!self.holding, sample.key())) {
-                std::mem::swap(shown, &mut self.shown);
-            }
+            kept.record((!self.holding, sample.key()), &mut self.shown, self.values);
         }
         let seen = if self.holding { &self.held_back_seen } else { &self.seen };
         for (seen, entry) in seen.iter().zip(self.observed) {
@@ -318,8 +320,7 @@ impl Collected {
     /// Takes out the statistics without the samples held back, and those of all samples. Their
     /// ranges are still to be computed.
     pub(super) fn ranges(&mut self, plan: &Plan) -> (Ranges, Ranges) {
-        let (seen, held_back_seen) =
-            (std::mem::take(&mut self.seen), std::mem::take(&mut self.held_back_seen));
+        let seen = std::mem::take(&mut self.seen);
         let names = || self.observed.iter().map(|entry| &entry.name);
         let statistics = names().cloned().zip(seen).collect();
         let samples = self.samples - self.held_back;
@@ -328,14 +329,19 @@ impl Collected {
         learnt.notes.clone_from(&self.notes);
         let mut all = learnt.clone();
         all.samples = self.samples;
-        if !held_back_seen.is_empty() {
+        if !self.held_back_seen.is_empty() {
             let statistics = Arc::make_mut(&mut all.statistics);
-            for (name, held_back_seen) in names().zip(held_back_seen) {
+            for (name, held_back_seen) in self.held_back() {
                 if let Some(seen) = statistics.get_mut(name) {
-                    seen.merge(&held_back_seen);
+                    seen.merge(held_back_seen);
                 }
             }
         }
         (learnt, all)
+    }
+
+    /// The statistics of the samples held back, by the name of the value.
+    pub(super) fn held_back(&self) -> impl Iterator<Item = (&String, &ObservedRange)> {
+        self.observed.iter().map(|entry| &entry.name).zip(&self.held_back_seen)
     }
 }

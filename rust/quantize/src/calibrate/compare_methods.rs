@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::collect::Collected;
 use super::engine::Engine;
 use super::evaluate::{Evaluator, LAYER_SAMPLES, LayerError};
+use super::hidden_noise::hidden_noise;
 use super::probe_matmuls::products;
 use super::run::{Control, Progress};
 use super::score::Score;
@@ -105,7 +106,9 @@ pub(super) fn compare(
     };
     let clips: Vec<Clipping> = trials.iter().map(|trial| trial.clips).collect();
     let twins: Vec<Option<usize>> = trials.iter().map(|trial| trial.same_as).collect();
-    let (whole, mut scores) = best(&clips, &twins, |at, rival| {
+    let hidden_noise = |learnt: &Ranges| hidden_noise(collected, all, learnt);
+    let hidden: Vec<f64> = trials.iter().map(|trial| hidden_noise(&trial.learnt)).collect();
+    let (whole, mut scores) = best(&clips, &twins, &hidden, |at, rival| {
         let rival = rival.filter(|_| !extent.all);
         let score = evaluator.score(&trials[at].learnt, &collected.reference, rival)?;
         Ok(score.map(Rc::new))
@@ -120,8 +123,9 @@ pub(super) fn compare(
         Some(twin) => scores[twin].clone(),
         None => evaluator.score(&auto.learnt, &collected.reference, rival)?.map(Rc::new),
     };
-    let best =
-        if is_taken(score.as_deref(), scores[whole].as_deref()) { trials.len() } else { whole };
+    let margin = hidden_noise(&auto.learnt) - hidden[whole];
+    let taken = is_taken(score.as_deref(), scores[whole].as_deref(), margin);
+    let best = if taken { trials.len() } else { whole };
     scores.push(score);
     trials.push(auto);
     let methods: Vec<MethodRow> = trials
@@ -152,12 +156,14 @@ type Scores = Vec<Option<Rc<Score>>>;
 /// The method to take for all values, with the scores. The full range cannot be far wrong on other
 /// samples, and neither can the last of all methods, which also minimizes the error of values that
 /// were not seen. Of these two the more accurate one is taken, and any other method only if it is
-/// significantly better: these are scored with the best one so far as their rival.
+/// significantly better: these are scored with the best one so far as their rival. What the
+/// evaluation samples hide of the noise of a method, more than of that of the other, is taken off.
 ///
 /// Without an output to evaluate, the full range is taken.
 fn best(
     clips: &[Clipping],
     twins: &[Option<usize>],
+    hidden: &[f64],
     mut score: impl FnMut(usize, Option<&Score>) -> Result<Option<Rc<Score>>, QuantizeError>,
 ) -> Result<(usize, Scores), QuantizeError> {
     let last = clips.len() - 1;
@@ -170,9 +176,12 @@ fn best(
     let both = |scores: &BTreeMap<usize, Option<Rc<Score>>>, at: usize, best: usize| {
         scores[&own(at)].clone().zip(scores[&own(best)].clone())
     };
+    let gains = |at: usize, best: usize, this: &Score, than: &Score| {
+        this.decibels() - than.decibels() > (hidden[at] - hidden[best]).max(0.0)
+    };
     // One sample does not show the values of others.
     let last_is_better = both(&scores, last, full)
-        .is_some_and(|(this, whole)| whole.samples() > 1 && this.decibels() > whole.decibels());
+        .is_some_and(|(this, whole)| whole.samples() > 1 && gains(last, full, &this, &whole));
     let mut best = if last_is_better { last } else { full };
     for at in 0..clips.len() {
         if !scores.contains_key(&own(at)) {
@@ -180,17 +189,22 @@ fn best(
             scores.insert(own(at), score(own(at), rival.as_deref())?);
         }
         let better = both(&scores, at, best);
-        if better.is_some_and(|(this, than)| this.is_significantly_better(&than)) {
+        if better.is_some_and(|(this, than)| {
+            this.is_significantly_better(&than) && gains(at, best, &this, &than)
+        }) {
             best = at;
         }
     }
     Ok((best, (0..clips.len()).map(|at| scores[&own(at)].clone()).collect()))
 }
 
-/// Whether a choice for each value replaces the method for all: if it is significantly better, or
-/// if there is no output to evaluate and the best layers decide.
-fn is_taken(choice: Option<&Score>, whole: Option<&Score>) -> bool {
-    whole.is_none_or(|whole| choice.is_some_and(|it| it.chooses_significantly_better(whole)))
+/// Whether a choice for each value replaces the method for all: if it is significantly better, by
+/// more than `margin` decibels, or if there is no output to evaluate and the best layers decide.
+fn is_taken(choice: Option<&Score>, whole: Option<&Score>, margin: f64) -> bool {
+    let is_better = |it: &Score, whole: &Score| {
+        it.chooses_significantly_better(whole) && it.decibels() - whole.decibels() > margin.max(0.0)
+    };
+    whole.is_none_or(|whole| choice.is_some_and(|it| is_better(it, whole)))
 }
 
 /// Every method with its ranges.
@@ -363,7 +377,8 @@ impl fmt::Display for MethodComparison {
         {
             writeln!(
                 f,
-                "{} is taken: a higher SQNR is not significant in every output",
+                "{} is taken: a higher SQNR is not significant in every output, or not likely on \
+                 all samples",
                 self.best
             )?;
         }
@@ -388,7 +403,7 @@ mod tests {
     /// The method that is taken, given the score of each.
     fn best_of(scores: [Option<Score>; 3]) -> usize {
         let scores = scores.map(|score| score.map(Rc::new));
-        best(&CLIPS, &[None; 3], |at, _| Ok(scores[at].clone())).unwrap().0
+        best(&CLIPS, &[None; 3], &[0.0; 3], |at, _| Ok(scores[at].clone())).unwrap().0
     }
 
     /// The method that is taken, given the errors of each on eight samples.
@@ -418,9 +433,23 @@ mod tests {
     fn a_choice_for_each_value_is_taken_if_it_is_significantly_better() {
         let torn = score(&[0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.01, 0.34]);
         let (good, poor) = (score(&[0.03; 8]), score(&[0.06; 8]));
-        assert!(is_taken(Some(&good), Some(&poor)));
-        assert!(!is_taken(Some(&poor), Some(&good)) && !is_taken(Some(&poor), Some(&poor)));
-        assert!(!is_taken(Some(&torn), Some(&poor)));
+        assert!(is_taken(Some(&good), Some(&poor), 0.0));
+        assert!(!is_taken(Some(&good), Some(&poor), 7.0), "6 dB better");
+        assert!(!is_taken(Some(&poor), Some(&good), 0.0));
+        assert!(!is_taken(Some(&poor), Some(&poor), 0.0));
+        assert!(!is_taken(Some(&torn), Some(&poor), 0.0));
+    }
+
+    #[test]
+    fn noise_that_the_evaluation_samples_hide_is_taken_off() {
+        let taken = |hidden: [f64; 3]| {
+            let scores = [0.125, 0.02, 0.06].map(|error| Some(Rc::new(score(&[error; 8]))));
+            best(&CLIPS, &[None; 3], &hidden, |at, _| Ok(scores[at].clone())).unwrap().0
+        };
+        assert_eq!(taken([0.0; 3]), 1);
+        assert_eq!(taken([0.0, 10.0, 0.0]), 2, "9.5 dB better");
+        assert_eq!(taken([2.0, 10.0, 2.0]), 1);
+        assert_eq!(taken([0.0, 17.0, 8.0]), 0);
     }
 
     #[test]
@@ -431,7 +460,7 @@ mod tests {
     #[test]
     fn without_outputs_the_best_layers_decide() {
         assert_eq!(best_of([None, None, None]), 0);
-        assert!(is_taken(None, None));
+        assert!(is_taken(None, None, 0.0));
     }
 
     #[test]
@@ -440,7 +469,7 @@ mod tests {
         let mut asked = Vec::new();
         let clips = [Clipping::Nothing, Clipping::Rare, Clipping::Rare, Clipping::Rare];
         let twins = [None, None, Some(1), None];
-        let found = best(&clips, &twins, |at, rival| {
+        let found = best(&clips, &twins, &[0.0; 4], |at, rival| {
             asked.push((at, rival.map(Score::decibels)));
             Ok((at != 1).then(|| Rc::new(score(&[errors[at]; 8]))))
         });
@@ -456,6 +485,6 @@ mod tests {
 
     #[test]
     fn a_choice_without_a_score_is_not_taken() {
-        assert!(!is_taken(None, Some(&score(&[0.1; 8]))));
+        assert!(!is_taken(None, Some(&score(&[0.1; 8])), 0.0));
     }
 }

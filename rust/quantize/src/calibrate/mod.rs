@@ -5,6 +5,7 @@ mod collect;
 mod compare_methods;
 pub(crate) mod engine;
 mod evaluate;
+mod hidden_noise;
 mod kv_cache;
 pub(crate) mod magnitudes;
 mod masks;

@@ -12,6 +12,11 @@ pub(super) const MAX_RETAINED: usize = ENOUGH_SAMPLES / 8;
 /// The maximum size of all kept samples together in bytes; a single sample may be larger.
 const MAX_RETAINED_BYTES: usize = 64 << 20;
 
+/// Of small models, this many samples are kept that are held back, if the values that are observed
+/// of them together are no more than the second number. They hardly take time, and where samples
+/// are single rows, a few of them seldom show what is rare.
+const SMALL: (usize, usize) = (ENOUGH_SAMPLES, 1 << 22);
+
 /// One of this many samples is held back for the evaluation of methods.
 const HOLD_BACK_ONE_OF: u64 = 4;
 
@@ -31,11 +36,22 @@ const MANY: (usize, usize) = (128, 256 << 20);
 pub(super) struct RetainedSamples {
     /// The most samples, and the most bytes of all of them together.
     most: (usize, usize),
-    /// Each sample with the outputs of the model, if they are recorded.
-    pub(super) samples: BTreeMap<Rank, (Sample, Vec<Vec<f32>>)>,
+    /// As an alternative, the most samples, and the most values that are observed of all of them.
+    small: (usize, usize),
+    samples: BTreeMap<Rank, Retained>,
     bytes: usize,
+    values: usize,
     /// The first rank that did not fit.
     end: Option<Rank>,
+}
+
+/// A sample that is kept.
+struct Retained {
+    sample: Sample,
+    /// The outputs of the model, if they are recorded.
+    outputs: Vec<Vec<f32>>,
+    /// How many values were observed.
+    values: usize,
 }
 
 impl Default for RetainedSamples {
@@ -46,7 +62,13 @@ impl Default for RetainedSamples {
 
 impl RetainedSamples {
     fn of_at_most(samples: usize, bytes: usize) -> RetainedSamples {
-        RetainedSamples { most: (samples, bytes), samples: BTreeMap::new(), bytes: 0, end: None }
+        let (samples, most) = (BTreeMap::new(), (samples, bytes));
+        RetainedSamples { most, small: (0, 0), samples, bytes: 0, values: 0, end: None }
+    }
+
+    /// As many as methods are evaluated on. What was observed of each sample has to be recorded.
+    pub(super) fn for_evaluation() -> RetainedSamples {
+        RetainedSamples { small: SMALL, ..RetainedSamples::default() }
     }
 
     pub(super) fn keep(&mut self, rank: Rank, sample: Sample) {
@@ -54,15 +76,46 @@ impl RetainedSamples {
             return;
         }
         self.bytes += sample.bytes();
-        if let Some((twin, _)) = self.samples.insert(rank, (sample, Vec::new())) {
-            self.bytes -= twin.bytes();
+        let kept = Retained { sample, outputs: Vec::new(), values: 0 };
+        if let Some(twin) = self.samples.insert(rank, kept) {
+            self.bytes -= twin.sample.bytes();
+            self.values -= twin.values;
         }
-        let (samples, bytes) = self.most;
-        while self.samples.len() > samples || self.samples.len() > 1 && self.bytes > bytes {
-            let Some((rank, (sample, _))) = self.samples.pop_last() else { return };
-            self.bytes -= sample.bytes();
+        self.drop_last();
+    }
+
+    /// Records the outputs of the model for a sample, if it is kept, and how many values were
+    /// observed.
+    pub(super) fn record(&mut self, rank: Rank, outputs: &mut Vec<Vec<f32>>, values: usize) {
+        let Some(kept) = self.samples.get_mut(&rank) else { return };
+        std::mem::swap(&mut kept.outputs, outputs);
+        self.values = self.values - kept.values + values;
+        kept.values = values;
+        self.drop_last();
+    }
+
+    /// Drops samples of the highest ranks until the others fit.
+    fn drop_last(&mut self) {
+        let fits = |all: &RetainedSamples| {
+            let (count, (samples, bytes)) = (all.samples.len(), all.most);
+            let (small, in_all) = all.small;
+            let all_held_back = all.samples.keys().next_back().is_none_or(|(learnt, _)| !learnt);
+            count <= samples && (count <= 1 || all.bytes <= bytes)
+                || count <= small
+                    && all.values + all.bytes / size_of::<f32>() <= in_all
+                    && all_held_back
+        };
+        while !fits(self) {
+            let Some((rank, last)) = self.samples.pop_last() else { return };
+            self.bytes -= last.sample.bytes();
+            self.values -= last.values;
             self.end = Some(rank);
         }
+    }
+
+    /// The samples, those of the lowest rank first, with their outputs.
+    pub(super) fn into_samples(self) -> impl Iterator<Item = (Sample, Vec<Vec<f32>>)> {
+        self.samples.into_values().map(|kept| (kept.sample, kept.outputs))
     }
 }
 
@@ -87,7 +140,7 @@ impl<'a> RetainingSamples<'a> {
                 let Some(Ok(_)) = self.next_sample() else { break };
             }
         }
-        self.kept.samples.into_values().map(|(sample, _)| sample).collect()
+        self.kept.into_samples().map(|(sample, _)| sample).collect()
     }
 }
 
@@ -106,7 +159,7 @@ impl<'a> RepeatedSamples<'a> {
 
     /// The samples that were kept.
     pub(super) fn kept(self) -> Vec<Sample> {
-        let kept = self.kept.into_iter().flat_map(|kept| kept.samples.into_values());
+        let kept = self.kept.into_iter().flat_map(RetainedSamples::into_samples);
         kept.map(|(sample, _)| sample).collect()
     }
 }
@@ -168,5 +221,30 @@ mod tests {
         let mut one = RetainedSamples::default();
         one.keep((false, 0), sample(80));
         assert_eq!(one.samples.len(), 1, "a single sample is kept, however large");
+    }
+
+    #[test]
+    fn more_samples_of_small_models_are_kept() {
+        let kept = |values: usize, count: usize| {
+            let mut kept = RetainedSamples::for_evaluation();
+            for key in (0..count as u64).rev() {
+                let sample = Sample { inputs: Vec::new() };
+                kept.keep((false, key), sample);
+                kept.record((false, key), &mut Vec::new(), values);
+            }
+            let ranks: Vec<u64> = kept.samples.keys().map(|(_, key)| *key).collect();
+            assert!(ranks.iter().copied().eq(0..ranks.len() as u64), "the lowest ranks");
+            assert_eq!(kept.values, values * ranks.len());
+            ranks.len()
+        };
+        assert_eq!(kept(1000, 500), SMALL.0);
+        assert_eq!(kept(SMALL.1 / 32, 500), 32);
+        assert_eq!(kept(SMALL.1, 500), MAX_RETAINED);
+        assert_eq!(kept(1000, 20), 20);
+        let mut few = RetainedSamples::for_evaluation();
+        for key in 0..100 {
+            few.keep((key % 4 != 0, key), Sample { inputs: Vec::new() });
+        }
+        assert_eq!(few.samples.len(), 25, "those that are held back");
     }
 }
