@@ -235,7 +235,7 @@ impl ActivationContext<'_, '_> {
         let why = |index: usize| {
             let of = |lost: &&Overruled| lost.request == index && follows(&lost.value);
             // The last one is the value that is named: those before it pass the request back.
-            match self.types.overruled.iter().filter(of).next_back() {
+            match self.types.overruled.iter().rfind(of) {
                 Some(Overruled { value, follows, .. }) => format!(
                     "but `{}` always has the type of `{}`: give the type to `{1}`",
                     name(*value),

@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn the_number_of_choices_is_bounded_and_the_smallest_stays() {
-        let layers: Vec<Layer> = (0..40_u64)
+        let layers: Vec<Layer> = (0..40_u32)
             .map(|at| {
-                let bytes = 1000 + 37 * at * at;
-                let db = |bits: f64| Some(6.0 * bits + (at % 7) as f64);
+                let bytes = 1000 + 37 * u64::from(at * at);
+                let db = |bits: f64| Some(6.0 * bits + f64::from(at % 7));
                 let (eight, four) = (db(8.0), db(4.0));
                 layer(&[
                     (None, bytes * 4, None),

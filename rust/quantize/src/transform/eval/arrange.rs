@@ -146,15 +146,12 @@ pub(in crate::transform) fn split(
     lengths: Option<&[i64]>,
 ) -> Option<Vec<Tensor>> {
     let whole = *source.shape.get(axis)?;
-    let lengths: Vec<usize> = match lengths {
-        Some(lengths) => {
-            lengths.iter().map(|it| usize::try_from(*it)).collect::<Result<_, _>>().ok()?
-        }
-        None => {
-            let each = whole.div_ceil(count.max(1));
-            let rest = whole.checked_sub(each.checked_mul(count.checked_sub(1)?)?)?;
-            (1..count).map(|_| each).chain([rest]).collect()
-        }
+    let lengths: Vec<usize> = if let Some(lengths) = lengths {
+        lengths.iter().map(|it| usize::try_from(*it)).collect::<Result<_, _>>().ok()?
+    } else {
+        let each = whole.div_ceil(count.max(1));
+        let rest = whole.checked_sub(each.checked_mul(count.checked_sub(1)?)?)?;
+        (1..count).map(|_| each).chain([rest]).collect()
     };
     if lengths.len() != count
         || lengths.iter().try_fold(0_usize, |sum, it| sum.checked_add(*it))? != whole
