@@ -41,6 +41,8 @@ pub struct Quantized {
     report: Report,
     /// Whether channels of some values were scaled down: see [`Config::smooth`](crate::Config).
     is_smoothed: bool,
+    /// Whether sums may saturate on this processor, and not on others.
+    saturates_here: bool,
     /// The weights that are stored in float, too, because operators need them in float.
     stored_twice: Vec<String>,
 }
@@ -101,6 +103,7 @@ impl Plan {
         if plan.may_saturate() && cpu::sums_saturate() {
             quantized.report.warnings.push(SATURATES.to_owned());
         }
+        quantized.saturates_here = plan.saturates_without_vnni() && cpu::sums_saturate();
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();
         Ok(quantized)
     }
@@ -199,7 +202,13 @@ impl Plan {
         report.bytes_after = quantized.byte_len();
         let twice = self.quantized().filter(|(_, how)| how.consumers == Consumers::AsWeight);
         let stored_twice = twice.map(|(value, _)| value.name.clone()).collect();
-        Ok(Quantized { model: quantized, report, is_smoothed: false, stored_twice })
+        Ok(Quantized {
+            model: quantized,
+            report,
+            is_smoothed: false,
+            saturates_here: false,
+            stored_twice,
+        })
     }
 }
 
@@ -213,6 +222,10 @@ impl Quantized {
     #[must_use]
     pub fn with_model(&self, model: Model) -> Quantized {
         Quantized { model, ..self.clone() }
+    }
+
+    pub(crate) fn saturates_here(&self) -> bool {
+        self.saturates_here
     }
 
     pub(crate) fn is_smoothed(&self) -> bool {

@@ -292,6 +292,11 @@ impl Plan {
     /// Whether sums of 8-bit products may saturate on x86 without VNNI, and no target is set that
     /// rules it out.
     pub(crate) fn may_saturate(&self) -> bool {
+        self.config.target.is_none() && !self.trains() && self.saturates_without_vnni()
+    }
+
+    /// Whether sums of 8-bit products may saturate on x86 without VNNI.
+    pub(crate) fn saturates_without_vnni(&self) -> bool {
         let multiplied: BTreeSet<ValueId> =
             self.integer_nodes().iter().map(|node| node.weight).collect();
         let saturates = |(id, value): (ValueId, &Planned)| {
@@ -299,9 +304,7 @@ impl Plan {
             let multiplied = multiplied.contains(&id) || plan.format == Format::Dynamic;
             multiplied && plan.spec.qtype == QType::Int8 && !plan.spec.reduce_range
         };
-        self.config.target.is_none()
-            && !self.trains()
-            && self.values.iter().enumerate().any(saturates)
+        self.values.iter().enumerate().any(saturates)
     }
 
     /// Whether some operator multiplies on integers.

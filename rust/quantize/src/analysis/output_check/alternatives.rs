@@ -28,12 +28,16 @@ type Tried = (Quantized, OutputCheck);
 
 impl Check<'_> {
     /// A result that is measured to be better than this one, if there is a reason to try another.
+    /// Where sums saturate on this processor and not on others, that says nothing of the options.
     pub(super) fn better(
         &mut self,
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+        if quantized.saturates_here() {
+            return Ok(None);
+        }
         let apart = self.without_equalization(quantized, ranges, measured)?;
         let ranges = apart.as_ref().map_or(ranges, |(_, ranges)| ranges.as_ref());
         let apart = apart.as_ref().map(|(apart, _)| apart);
@@ -226,7 +230,9 @@ fn with_fitting_weights(plan: &Plan, ranges: &Ranges) -> Option<Ranges> {
     }
     let mut fitting = ranges.clone();
     let rounded = Arc::make_mut(&mut fitting.rounded);
-    others.into_iter().for_each(|name| drop(rounded.remove(name)));
+    for name in others {
+        rounded.remove(name);
+    }
     Some(fitting)
 }
 
