@@ -7,7 +7,7 @@ option session.x64quantprecision, refuses models that share constants (1.31 and 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,25 @@ SATURATES = _saturates()
 
 WEIGHTS: dict[str, list[tuple[int, int | None, int]]] = {
     "DequantizeLinear": [(0, 1, 2)],
+    "QLinearMatMul": [(3, 4, 5)],
+    "QLinearConv": [(3, 4, 5)],
+    "QGemm": [(3, 4, 5)],
+    "MatMulIntegerToFloat": [(1, 3, 5)],
     "MatMulInteger": [(1, None, 3)],
     "ConvInteger": [(1, None, 3)],
     "DynamicQuantizeLSTM": [(1, 8, 9), (2, 10, 11)],
     "QAttention": [(1, 4, 7)],
 }
 """Inputs of operators: integers, their scales, their zero points."""
+
+
+OF_INTEGERS = {"QLinearMatMul": 2, "QLinearConv": 2, "QGemm": 2, "MatMulIntegerToFloat": 4}
+"""Operators that read integers, with the place of the zero point of the first of them."""
+
+
+def others(warnings: Iterable[str]) -> list[str]:
+    """Leave out the warning about this processor."""
+    return [text for text in warnings if "no VNNI" not in text]
 
 
 def unsigned(model: str | Path | bytes) -> str | Path | bytes:
@@ -53,6 +66,11 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
         return name
 
     for node in _nodes(loaded.graph):
+        zero_of = OF_INTEGERS.get(node.op_type)
+        first = tensors.get(node.input[zero_of]) if zero_of is not None else None
+        if first is not None and first.data_type == TensorProto.INT8:
+            # Sums of int8 x int8 do not saturate, and there are no kernels for int8 x uint8.
+            continue
         for at, scales, zeros in WEIGHTS.get(node.op_type, []):
             tensor = tensors.get(node.input[at])
             producer = producers.get(node.input[at])
@@ -66,6 +84,15 @@ def unsigned(model: str | Path | bytes) -> str | Path | bytes:
                 if zero is not None and zero.data_type == TensorProto.INT8:
                     name = raised(numpy_helper.to_array(zero), f"{zero.name}.{node.output[0]}")
                     producer.input[2] = node.input[2] = name
+                    changed = True
+            is_table = producer is not None and producer.op_type == "Transpose"
+            if producer is not None and is_table and len(node.input) > zeros:
+                # A table that is a weight too.
+                table, zero = tensors.get(producer.input[0]), tensors.get(node.input[zeros])
+                if table is not None and zero is not None and zero.data_type == TensorProto.INT8:
+                    name = f"{table.name}.unsigned.{len(loaded.graph.initializer)}"
+                    node.input[zeros] = raised(numpy_helper.to_array(zero), f"{name}.{zeros}")
+                    producer.input[0] = raised(numpy_helper.to_array(table), f"{name}.{at}")
                     changed = True
             if tensor is None or tensor.data_type != TensorProto.INT8 or len(tensor.dims) < 2:
                 continue

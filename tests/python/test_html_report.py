@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import oracle
+import processor
 import pytest
 
 import quantize_rs
@@ -22,6 +23,9 @@ NASTY = "</script><img src=x onerror=alert('&')><b>\u202e\x01"
 BANDS = ("close", "fair", "coarse", "far")
 
 VOID = {"meta", "input", "rect", "line", "link", "br", "img"}
+
+# Sums saturate on processors without VNNI.
+GRADES = ("good", "fair") if processor.SATURATES else ("good",)
 
 
 class Page(HTMLParser):
@@ -271,7 +275,7 @@ def test_every_page_begins_with_an_evaluation_and_where_it_comes_from(
     ):
         text = found.html()
         page = Page(text)
-        assert page.having("p", "good") == 1
+        assert sum(page.having("p", grade) for grade in GRADES) == 1
         assert "signal-to-quantization-noise ratio (SQNR)" in page.text
         assert text.index('class="evaluation') < text.index("What to do next") < text.index("made")
         for fact in (digits.name, given, f"quantize_rs.{call}(", quantize_rs.__version__):
@@ -280,11 +284,13 @@ def test_every_page_begins_with_an_evaluation_and_where_it_comes_from(
         assert [page.texts.count(db) > 0 for db in ("10", "20", "30")] == [True] * 3
     assert "q.onnx" in Page(compared.html()).text
     assert report.assessment.sentence.startswith("3.66 times smaller (226.81 kB to 62.05 kB)")
-    assert (report.assessment.grade, repr(report)[:14]) == ("good", "<Report: good,")
+    grade = report.assessment.grade
+    assert grade in GRADES
+    assert repr(report).startswith(f"<Report: {grade},")
     assert report.origin.samples == str(images)
     assert compared.origin.models == (str(digits), "q.onnx")
     first, second = str(report).splitlines()[:2]
-    assert first.startswith("good: 3.66 times smaller")
+    assert first.startswith(f"{grade}: 3.66 times smaller")
     assert second.startswith("next: measure accuracy and speed")
 
 

@@ -106,7 +106,8 @@ def test_transformer(examples: Path) -> None:
             r"^(\S.*?) +(?:[\d.]+ times smaller, +)?([\d.]+) dB", printed(cells), re.MULTILINE
         )
     )
-    assert set(found) == {
+    # A warning may have decibels too.
+    assert set(found) >= {
         "weights, 8 bits",
         "dynamic",
         "static",

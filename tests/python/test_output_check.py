@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import oracle
+import processor
 import pytest
 from graphs import built
 from onnx import NodeProto, TensorProto, helper, numpy_helper
@@ -45,7 +46,8 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def test_the_report_holds_what_was_measured(digits: Path, images: Path) -> None:
-    report = quantize_rs.quantize_with_calibration(digits, "q.onnx", images)
+    # Sums of 7-bit weights do not saturate on any processor.
+    report = quantize_rs.quantize_with_calibration(digits, "q.onnx", images, target="x86-avx2")
     check = report.output_check
     assert check is not None
     assert (check.inputs, check.samples, check.failure) == ("calibration", 16, None)
@@ -158,7 +160,8 @@ def test_weights_that_several_products_share_are_called_slow() -> None:
     warnings = quantize_rs.quantize(source, None).warnings
     assert any(text.startswith("`w0`, `w1`: several nodes read it") for text in warnings)
     for form in ({"output_format": "matmul_nbits", "bits": 4}, {"output_format": "dynamic"}):
-        assert not quantize_rs.quantize(source, None, **form).warnings
+        warnings = quantize_rs.quantize(source, None, **form).warnings
+        assert not processor.others(warnings)
     assert not quantize_rs.quantize(layers(normal(256, 256)), None).warnings
 
 

@@ -10,7 +10,7 @@ import graphs
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnxruntime
+import oracle
 import pytest
 from onnx import helper
 
@@ -156,15 +156,6 @@ def model(name: str) -> bytes:
     return graphs.built(nodes, constants, shape)
 
 
-def session(data: bytes, optimized: bool) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = (
-        levels.ORT_ENABLE_ALL if optimized else levels.ORT_DISABLE_ALL
-    )
-    return onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-
-
 def samples(shape: list[int], count: int = 8) -> npt.NDArray[np.float32]:
     return np.random.default_rng(5).normal(size=(count, *shape[1:])).astype(np.float32)
 
@@ -211,7 +202,7 @@ def every_value(data: bytes, feeds: dict[str, Any]) -> dict[str, npt.NDArray[Any
     del proto.graph.output[:]
     names = [name for node in proto.graph.node for name in node.output if name]
     proto.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names)
-    found = session(proto.SerializeToString(), False).run(names, feeds)
+    found = oracle.session(proto.SerializeToString(), optimized=False).run(names, feeds)
     constants = {t.name: onnx.numpy_helper.to_array(t) for t in proto.graph.initializer}
     return constants | dict(zip(names, found, strict=True)) | feeds
 
@@ -249,7 +240,7 @@ def in_qdq_form(node: onnx.NodeProto, values: dict[str, Any]) -> Any:
     graph = helper.make_graph([alone], "g", given, [onnx.ValueInfoProto(name="y")])
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     feeds = dict(zip(names, operands, strict=True))
-    found = session(proto.SerializeToString(), False).run(None, feeds)[0]
+    found = oracle.session(proto.SerializeToString(), optimized=False).run(None, feeds)[0]
     scale, zero = inputs[output], inputs[output + 1]
     limits = np.iinfo(zero.dtype)
     codes = np.rint(found / scale) + zero.astype(np.float32)
@@ -289,11 +280,11 @@ def test_every_operator_is_within_a_step_of_its_qdq_form(
 def test_the_model_computes_what_the_qdq_form_computes(name: str, options: dict[str, Any]) -> None:
     qdq, qoperator, _ = both(name, **options)
     x = samples(CASES[name][2])[:1]
-    exact = session(model(name), False).run(None, {"x": x})[0]
-    expected = session(qdq, False).run(None, {"x": x})[0]
+    exact = oracle.session(model(name), optimized=False).run(None, {"x": x})[0]
+    expected = oracle.session(qdq, optimized=False).run(None, {"x": x})[0]
     error = float(np.abs(expected - exact).max())
     for optimized in (False, True):
-        found = session(qoperator, optimized).run(None, {"x": x})[0]
+        found = oracle.session(qoperator, optimized=optimized).run(None, {"x": x})[0]
         assert np.abs(found - exact).max() <= 1.5 * error + 1e-6
     assert quantize_rs.validate(model(name), qoperator).passed
 
@@ -348,8 +339,8 @@ def test_limits_that_the_integers_do_not_have_stay(name: str) -> None:
     ranges = plan.calibrate(x)
     wide = dict.fromkeys(ranges.values, (-9.0, 9.0))
     made = plan.apply(ranges.with_values(wide)).to_bytes()
-    exact = session(original, False).run(None, {"x": x[:1]})[0]
-    found = session(made, False).run(None, {"x": x[:1]})[0]
+    exact = oracle.session(original, optimized=False).run(None, {"x": x[:1]})[0]
+    found = oracle.session(made, optimized=False).run(None, {"x": x[:1]})[0]
     assert np.abs(found - exact).max() < 0.4
 
 
@@ -364,7 +355,7 @@ def test_a_clip_whose_bound_the_caller_may_replace_stays() -> None:
     assert operators(made)["Clip"] == 1
     lower = {"x": x[:1], "hi": np.array(0.25, np.float32)}
     step = 1 / 255
-    assert session(made, False).run(None, lower)[0].max() <= 0.25 + step / 2
+    assert oracle.session(made, optimized=False).run(None, lower)[0].max() <= 0.25 + step / 2
 
 
 def test_signed_activations_are_slow_on_x86() -> None:
@@ -410,7 +401,7 @@ def test_the_digits_example(tmp_path: Path) -> None:
     digits = quantize_rs.examples.digits()
     path = tmp_path / "digits.onnx"
     report = quantize_rs.quantize_with_calibration(
-        digits.model, path, digits.calibration, output_format="qoperator"
+        digits.model, path, digits.calibration, output_format="qoperator", target="x86-avx2"
     )
     assert report.output_check is not None
     assert (report.output_check.sqnr_db or 0) > 25
@@ -457,9 +448,9 @@ def test_averages_of_cut_windows_with_padding_stay_float(
         pooled, None, x, output_format=form, include=["*"], allow_larger=True
     )
     assert report.model is not None
-    exact = session(pooled, False).run(None, {"x": x[:1]})[0]
+    exact = oracle.session(pooled, optimized=False).run(None, {"x": x[:1]})[0]
     for optimized in (False, True):
-        found = session(report.model, optimized).run(None, {"x": x[:1]})[0]
+        found = oracle.session(report.model, optimized=optimized).run(None, {"x": x[:1]})[0]
         assert np.abs(found - exact).max() < 0.1
 
 
@@ -498,5 +489,5 @@ def test_odd_scales_of_the_original_are_not_read_as_integers(
             original, None, x, output_format=form, allow_larger=True, weight_algorithm="nearest"
         )
         assert report.model is not None
-        runs.append(session(report.model, False).run(None, {"x": x[:1]})[0])
+        runs.append(oracle.session(report.model, optimized=False).run(None, {"x": x[:1]})[0])
     assert np.abs(runs[0] - runs[1]).max() < 0.1

@@ -233,7 +233,9 @@ def test_a_product_of_two_activations_is_a_layer_that_can_stay_float() -> None:
     samples = rng.normal(size=(32, 1, 16, 32)).astype(np.float32)
     names = [row.name for row in quantize_rs.sensitivity(model, samples).layers]
     assert {"scores", "attended"} <= set(names)
-    options: dict[str, Any] = {"calibration_data": samples, "include": ["*"]}
+    # Sums of 7-bit weights do not saturate on any processor.
+    options: dict[str, Any] = {"include": ["*"], "target": "x86-avx2"}
+    options["calibration_data"] = samples
     best = quantize_rs.quantize_with_calibration(
         model, None, exclude=["scores", "attended"], **options
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import oracle
+import processor
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
@@ -175,7 +176,7 @@ def test_a_tied_head_is_fast_or_called_slow(form: str) -> None:
     for per_channel in (False, True):
         report = quantize_rs.quantize(model, None, output_format="dynamic", per_channel=per_channel)
         assert report.model is not None
-        assert not report.warnings
+        assert not processor.others(report.warnings)
         assert len(report.model) < 0.35 * table.nbytes
         kernels = oracle.kernels(report.model)
         assert kernels["DynamicQuantizeMatMul"] == 1

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import oracle
+import processor
 import pytest
 from graphs import built
 from onnx import TensorProto, helper, numpy_helper
@@ -71,7 +72,7 @@ def test_a_gemm_that_dequantizes_its_weight_is_called_slow() -> None:
     report = quantize_rs.quantize(product("Gemm", transB=1), None)
     assert report.warnings[0].startswith("`w`: dequantized at every inference")
     dynamic = quantize_rs.quantize(product("Gemm", transB=1), None, output_format="dynamic")
-    assert not dynamic.warnings
+    assert not processor.others(dynamic.warnings)
 
 
 @pytest.mark.parametrize(

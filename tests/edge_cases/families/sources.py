@@ -150,7 +150,10 @@ def shared_with_arithmetic(d: Beast) -> None:
     d.output(d.node("Shape", ["w"]), [4], TensorProto.INT64)
 
 
-@row(1, copies=True, exact=("w",), nbits=Untouched())
+FLOAT_OUTPUT = ("int8", "channel", "int4", "nbits", "dynamic", "mxfp4", "nvfp4")
+
+
+@row(1, copies=True, exact=("w",), **dict.fromkeys(FLOAT_OUTPUT, Untouched()))
 def weight_is_output(d: Beast) -> None:
     """The weight is an output of the model, too, and comes out exactly as it was."""
     w = d.weight("w", (48, 64))
