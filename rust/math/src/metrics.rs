@@ -173,8 +173,9 @@ impl Sums {
         // If either value is NaN, the error is infinite.
         let [noise, max_abs] = [self.noise, self.max_abs]
             .map(|it| if self.noise.is_nan() { f64::INFINITY } else { it });
-        // Kernels differ in numbers below the normal ones, which processors may take for 0.
-        let noise = if max_abs < f64::from(f32::MIN_POSITIVE) { 0.0 } else { noise };
+        // For 0, kernels may leave numbers below the normal ones, which processors take for 0.
+        let is_zero = self.signal == 0.0 && max_abs < f64::from(f32::MIN_POSITIVE);
+        let noise = if is_zero { 0.0 } else { noise };
         let sqnr_db = match noise {
             0.0 => f64::INFINITY,
             f64::INFINITY => f64::NEG_INFINITY,
