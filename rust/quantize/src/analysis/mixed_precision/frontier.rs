@@ -179,10 +179,10 @@ mod tests {
 
     #[test]
     fn the_number_of_choices_is_bounded_and_the_smallest_stays() {
-        let layers: Vec<Layer> = (0..40_u32)
+        let layers: Vec<Layer> = (0..200_u32)
             .map(|at| {
-                let bytes = 1000 + 37 * u64::from(at * at);
-                let db = |bits: f64| Some(6.0 * bits + f64::from(at % 7));
+                let bytes = 100_000 + u64::from(at * at * 7919 % 1_000_007);
+                let db = |bits: f64| Some(6.0 * bits + f64::from(at * at * 31 % 97) / 10.0);
                 let (eight, four) = (db(8.0), db(4.0));
                 layer(&[
                     (None, bytes * 4, None),
