@@ -86,7 +86,8 @@ fn small_lstms_and_other_operators_stay_float() {
 #[test]
 fn a_strategy_that_quantizes_nothing_is_skipped() {
     let found = recommended(&fixture("weight_is_graph_output"), Some(Target::Qnn), None);
-    assert_eq!((found.rule, found.choice.way), ("mixed", Strategy::Weights), "{found}");
+    // Its integers alone would make the file larger, and the target has no dynamic format.
+    assert_eq!((found.rule, found.choice.way), ("none", Strategy::Nothing), "{found}");
 }
 
 /// Quantizes as recommended, and validates the result.
@@ -109,7 +110,9 @@ fn recommendations_work_for_every_target() {
     for target in targets.chain([None]) {
         for (name, model) in fixtures() {
             let Ok(found) = recommend(&model, Request { target, samples: None }) else { continue };
-            rules.insert(found.rule);
+            if found.rule != "none" {
+                rules.insert(found.rule);
+            }
             if found.choice.way != Strategy::Nothing {
                 made(&name, &model, &found);
             }

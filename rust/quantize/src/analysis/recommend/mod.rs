@@ -205,7 +205,7 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
     while_unchanged(&[model], || {
         let Request { target, samples } = wanted;
         let facts = Facts::of(model)?;
-        let mut refused = None;
+        let (mut refused, mut in_vain) = (None, false);
         let mut decided = None;
         for rule in ALL {
             let Some(because) = (rule.because)(&facts, wanted) else { continue };
@@ -214,7 +214,7 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
                     decided = Some((rule.name, because, fitted));
                     break;
                 }
-                Ok(None) => {}
+                Ok(None) => in_vain = true,
                 // Another strategy may work; if none does, this error is returned.
                 Err(error) => {
                     refused.get_or_insert(error);
@@ -223,8 +223,8 @@ pub fn recommend(model: &Model, wanted: Request<'_>) -> Result<Recommendation, Q
         }
         let (rule, because, Fitted { choice, bytes }) = match (decided, refused) {
             (Some(decided), _) => decided,
-            (None, Some(error)) => return Err(error),
-            (None, None) => {
+            (None, Some(error)) if !in_vain => return Err(error),
+            (None, _) => {
                 let why =
                     "none of its weights would be quantized: `plan` shows the reasons".to_owned();
                 (
