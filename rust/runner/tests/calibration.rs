@@ -51,7 +51,8 @@ fn every_method_is_compared_and_the_best_is_no_worse_than_minmax_or_mse() {
     for row in &compared.methods {
         assert!(row.sqnr_db.unwrap() > 10.0, "{compared}");
     }
-    assert!(compared.held_back > 0 && compared.samples == 160 && compared.evaluated == 16);
+    assert!(compared.held_back > 0 && compared.samples == 160);
+    assert_eq!(compared.evaluated, compared.held_back, "the model is small");
     let of = |name: &str| {
         compared.methods.iter().find(|row| row.method == name).and_then(|row| row.sqnr_db).unwrap()
     };

@@ -28,14 +28,15 @@ type Tried = (Quantized, OutputCheck);
 
 impl Check<'_> {
     /// A result that is measured to be better than this one, if there is a reason to try another.
-    /// Where sums saturate on this processor and not on others, that says nothing of the options.
+    /// Where sums saturate on this processor and not on others, as those of ONNX Runtime do, that
+    /// says nothing of the options.
     pub(super) fn better(
         &mut self,
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
     ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
-        if quantized.saturates_here() {
+        if quantized.saturates_here() && self.engine.name() == "onnxruntime" {
             return Ok(None);
         }
         let apart = self.without_equalization(quantized, ranges, measured)?;
