@@ -103,7 +103,8 @@ fn layers_that_make_a_static_result_poor_stay_float() {
         made.check_outputs(&model, Some(&ranges), &Tract, given, control).unwrap();
         let report = made.report();
         let db = report.output_check.as_ref().and_then(OutputCheck::sqnr_db);
-        (report.config.exclude.clone(), report.warnings.clone(), db.unwrap())
+        let warnings = report.warnings.iter().filter(|text| !text.contains("no VNNI"));
+        (report.config.exclude.clone(), warnings.cloned().collect::<Vec<_>>(), db.unwrap())
     };
     let (layers, warnings, db) = float(statically.clone());
     assert_eq!(layers, ["conv1.weight"]);
