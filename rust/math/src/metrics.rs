@@ -186,8 +186,7 @@ impl Sums {
         let other = dot - self.cross + self.noise;
         let cosine = match (self.signal == 0.0, other <= 0.0) {
             _ if noise == 0.0 => 1.0,
-            (true, true) => 1.0,
-            (true, false) | (false, true) => 0.0,
+            (true, _) | (_, true) => 0.0,
             // Rounding can raise the quotient of two parallel tensors above 1.
             (false, false) => (dot / (self.signal.sqrt() * other.sqrt())).clamp(-1.0, 1.0),
         };

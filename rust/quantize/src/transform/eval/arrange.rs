@@ -1,6 +1,6 @@
 //! Operators that rearrange, select or repeat elements of any type.
 
-use quantize_rs_onnx::{DataType, NodeProto, Tensor};
+use quantize_rs_onnx::{DataType, Tensor};
 
 use super::elements::{tensor, values, width};
 use super::views::{View, common, spread};
@@ -99,7 +99,7 @@ fn transpose(call: &Call<'_>) -> Option<Tensor> {
     let view = View::of(&source.shape)?;
     let shape = perm.iter().map(|axis| view.shape[*axis]).collect();
     let strides = perm.iter().map(|axis| view.strides[*axis]).collect();
-    View { shape, strides, offset: 0 }.copy(call, source)
+    View { shape, strides, offset: 0 }.copy(call.limit, source)
 }
 
 fn slice(call: &Call<'_>) -> Option<Tensor> {
@@ -134,7 +134,7 @@ fn slice(call: &Call<'_>) -> Option<Tensor> {
         view.strides[axis] = stride.checked_mul(isize::try_from(*step).ok()?)?;
     }
     view.offset = usize::try_from(offset).ok()?;
-    view.copy(call, source)
+    view.copy(call.limit, source)
 }
 
 /// The outputs of a `Split` of `source` into `count` parts with these lengths. Without lengths,
@@ -158,13 +158,10 @@ pub(in crate::transform) fn split(
     {
         return None;
     }
-    let inputs = [Some(source.clone())];
-    let node = NodeProto::default();
-    let call = Call { node: &node, opset: 13, inputs: &inputs, limit: source.data.len() };
     let mut view = View::of(&source.shape)?;
     let mut part = |length: usize| {
         view.shape[axis] = length;
-        let tensor = view.copy(&call, source);
+        let tensor = view.copy(source.data.len(), source);
         view.offset += length * usize::try_from(view.strides[axis]).ok()?;
         tensor
     };
@@ -240,7 +237,7 @@ fn tile(call: &Call<'_>) -> Option<Tensor> {
     };
     let strides = view.strides.iter().flat_map(|stride| [0, *stride]).collect();
     let doubled = View { shape: pairs(&repeats, &source.shape), strides, offset: 0 };
-    let copied = doubled.copy(call, source)?;
+    let copied = doubled.copy(call.limit, source)?;
     let shape = repeats.iter().zip(&source.shape).map(|(by, length)| by * length).collect();
     with_shape(&copied, shape)
 }

@@ -83,7 +83,12 @@ impl Call<'_> {
 
     /// The number of elements of a shape, if its size in bytes is within the limit.
     fn fits(&self, shape: &[usize], width: usize) -> Option<usize> {
-        let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one))?;
-        (elements.checked_mul(width)? <= self.limit).then_some(elements)
+        fits(shape, width, self.limit)
     }
+}
+
+/// The number of elements of a shape, if its size in bytes is within a limit.
+fn fits(shape: &[usize], width: usize, limit: usize) -> Option<usize> {
+    let elements = shape.iter().try_fold(1usize, |all, one| all.checked_mul(*one))?;
+    (elements.checked_mul(width)? <= limit).then_some(elements)
 }

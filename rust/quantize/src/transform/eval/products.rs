@@ -66,7 +66,7 @@ fn gemm(call: &Call<'_>) -> Option<Tensor> {
         let View { mut shape, mut strides, offset } = view;
         shape.reverse();
         strides.reverse();
-        View { shape, strides, offset }.copy(call, tensor)
+        View { shape, strides, offset }.copy(call.limit, tensor)
     };
     let (a, b) = (matrix(0, "transA")?, matrix(1, "transB")?);
     let (depth, columns) = (a.shape[1], b.shape[1]);

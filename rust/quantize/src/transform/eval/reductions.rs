@@ -114,7 +114,7 @@ pub(super) fn with_axes_last(
         offset: 0,
     };
     let run: usize = last.iter().map(|axis| source.shape[*axis]).product();
-    Some((view.copy(call, source)?, run.max(1)))
+    Some((view.copy(call.limit, source)?, run.max(1)))
 }
 
 /// Each run of floats reduced; `None` if any is not finite, where runtimes may differ.

@@ -2,8 +2,8 @@
 
 use quantize_rs_onnx::Tensor;
 
-use super::Call;
 use super::elements::width;
+use super::{Call, fits};
 
 /// A strided view of the elements of a tensor.
 pub(super) struct View {
@@ -40,11 +40,11 @@ impl View {
         Some(self)
     }
 
-    /// The elements of the view as a tensor. It shares the bytes of the source if they are in order
-    /// there.
-    pub(super) fn copy(&self, call: &Call<'_>, source: &Tensor) -> Option<Tensor> {
+    /// The elements of the view as a tensor of at most `limit` bytes. It shares the bytes of the
+    /// source if they are in order there.
+    pub(super) fn copy(&self, limit: usize, source: &Tensor) -> Option<Tensor> {
         let width = width(source.dtype)?;
-        let elements = call.fits(&self.shape, width)?;
+        let elements = fits(&self.shape, width, limit)?;
         let in_order = View::of(&self.shape)?.strides == self.strides;
         if in_order {
             let start = if elements == 0 { 0 } else { self.offset.checked_mul(width)? };
@@ -97,5 +97,5 @@ pub(super) fn spread(call: &Call<'_>, tensor: &Tensor, shape: &[usize]) -> Optio
     if tensor.shape == shape {
         return Some(tensor.clone());
     }
-    View::of(&tensor.shape)?.broadcast(shape)?.copy(call, tensor)
+    View::of(&tensor.shape)?.broadcast(shape)?.copy(call.limit, tensor)
 }
