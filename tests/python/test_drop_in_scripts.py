@@ -12,7 +12,7 @@ from typing import Any
 import graphs
 import numpy as np
 import onnx
-import onnxruntime
+import oracle
 import pytest
 from decoders import decoder, prompts
 from onnx import helper
@@ -37,8 +37,7 @@ def run(script: str, package: str, folder: Path, *arguments: str | Path) -> str:
 
 
 def outputs(model: Path, feeds: dict[str, Any]) -> Any:
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)[0]
+    return oracle.ort(model, feeds)[0]
 
 
 def error(model: Path, original: Path, feeds: dict[str, Any]) -> float:
