@@ -97,6 +97,43 @@ def test_exponentials_of_large_values_stay_finite(op_type: str, opset: int) -> N
         assert near(plan.calibrate(data, engine="tract"), expected)
 
 
+@pytest.mark.parametrize("second", ["MatMul", "Scan"])
+def test_graphs_that_tract_would_change_without_end_are_run(second: str) -> None:
+    """Its optimizer moves an axis to and fro behind a Scan over the second axis."""
+    rng = np.random.default_rng(0)
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+
+    def constant(name: str, size: int) -> onnx.TensorProto:
+        values = rng.normal(size=(size, size)).astype(np.float32)
+        return onnx.numpy_helper.from_array(values, name)
+
+    def scan(value: str, result: str) -> onnx.NodeProto:
+        body = helper.make_graph(
+            [helper.make_node("MatMul", [f"{value}_in", f"{value}_w"], [f"{value}_out"])],
+            "body",
+            [helper.make_tensor_value_info(f"{value}_in", kind, ["n", 16])],
+            [helper.make_tensor_value_info(f"{value}_out", kind, ["n", 16])],
+            [constant(f"{value}_w", 16)],
+        )
+        axes: dict[str, Any] = {"scan_input_axes": [1], "scan_output_axes": [1]}
+        return helper.make_node("Scan", [value], [result], body=body, num_scan_inputs=1, **axes)
+
+    last = scan("s", "y") if second == "Scan" else helper.make_node("MatMul", ["left", "s"], ["y"])
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["m"]), scan("m", "s"), last],
+        "g",
+        [helper.make_tensor_value_info("x", kind, ["n", 6, 16])],
+        [helper.make_tensor_value_info("y", kind, ["n", 6, 16])],
+        [constant("w", 16), constant("left", 6)],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    data = rng.normal(size=(8, 6, 16)).astype(np.float32)
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    found = plan.calibrate(data, engine="tract")
+    assert near(found, plan.calibrate(data, engine="onnxruntime"))
+
+
 @pytest.mark.parametrize("read", ["int8", "uint8"])
 @pytest.mark.parametrize("written", ["int8", "uint8"])
 @pytest.mark.parametrize("op_type", ["Softmax", "LogSoftmax", "Relu", "Tanh", "Softplus"])

@@ -9,6 +9,7 @@ use tract_onnx::pb::{GraphProto, ModelProto, type_proto};
 use tract_onnx::prelude::multithread::Executor;
 use tract_onnx::prelude::*;
 use tract_onnx::tract_core::ops::konst::Const;
+use tract_onnx::tract_core::optim::Optimizer;
 use tract_onnx::tract_hir::internal::{TractErrorContext, ensure};
 
 use super::names::NodeNames;
@@ -145,7 +146,22 @@ fn observed_model(
         outputs.push(*parsed.outlets_by_name.get(name).context("the name was checked")?);
     }
     model.select_output_outlets(&outputs)?;
-    Ok((model.into_optimized()?, real))
+    Ok((optimized(model.into_typed()?)?, real))
+}
+
+/// The most changes of tract's optimizer per node. Some graphs it changes to and fro without end: a
+/// product with a constant on the left behind a `Scan` over the second axis.
+const CHANGES_PER_NODE: usize = 50;
+
+/// Nodes that the bodies of a small model may have.
+const NODES_OF_BODIES: usize = 20;
+
+/// As `into_optimized`, with an end in any case. Each change leaves the model correct.
+fn optimized(mut model: TypedModel) -> TractResult<TypedModel> {
+    let most = CHANGES_PER_NODE * (model.nodes().len() + NODES_OF_BODIES);
+    Optimizer::declutter().stopping_at(most).optimize(&mut model)?;
+    model.optimize_with_session(&mut Optimizer::codegen().stopping_at(most).session())?;
+    Ok(model)
 }
 
 /// Where an observed value comes from in the optimized model.
