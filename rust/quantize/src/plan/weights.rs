@@ -476,7 +476,7 @@ fn requested_granularity(
     let whole = (Granularity::PerTensor, None);
     let Some(along) = along else { return whole };
     match along {
-        Along::Axis(axis) => (along_axis(graph, constant, config, axis), None),
+        Along::Axis(axis) => (along_axis(graph, constant, config, requested, axis), None),
         Along::Rows(rows) => {
             let columns = constant.shape.iter().product::<usize>() / rows.max(1);
             let row = (Granularity::PerAxis { axis: 0 }, Some([rows, columns]));
@@ -489,8 +489,16 @@ fn along_axis(
     graph: &Graph<'_>,
     constant: &Constant<'_>,
     config: &Config,
+    requested: WeightType,
     axis: usize,
 ) -> Granularity {
+    // Kernels for products of uint8 support only one zero point of the first input.
+    let first = config.activations.is_some()
+        && requested.qtype() == QType::UInt8
+        && constant.uses.iter().any(|usage| match usage {
+            Use::Weight { node, input: 0, .. } => graph.nodes[*node].op_type == "MatMul",
+            _ => false,
+        });
     // Kernels for MatMul with more than two axes support only one scale for the whole weight.
     let is_batched = |usage: &Use<'_>| matches!(usage, Use::Weight { batched: true, .. });
     let batched = config.activations.is_some() && constant.uses.iter().any(is_batched);
@@ -504,7 +512,7 @@ fn along_axis(
         }
         _ => true,
     };
-    if config.scales_per_channel() && !batched && !grouped && allowed {
+    if config.scales_per_channel() && !batched && !grouped && !first && allowed {
         Granularity::PerAxis { axis }
     } else {
         Granularity::PerTensor
