@@ -12,7 +12,7 @@ import pytest
 from onnx import numpy_helper
 
 import quantize_rs
-from quantize_rs import QConfig, QConfigDict, errors
+from quantize_rs import OptionError, QConfig, QConfigDict, errors
 
 Array: TypeAlias = Any  # numpy's, of any type and shape
 
@@ -158,6 +158,13 @@ def test_modules_that_are_not_there_are_refused(
         QConfig(weight="int5")
 
 
+@pytest.mark.parametrize("given", ["digits.int8.onnx", Path("out"), 8, {"weights": 4}])
+def test_what_is_no_config_is_refused(digits: Path, given: Any) -> None:
+    with pytest.raises(OptionError, match="expected a QConfig") as refused:
+        quantize_rs.prepare(digits, given)
+    assert refused.value.option == "config"
+
+
 def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> None:
     data = np.load(images)
     whole = QConfig(activation="uint8", weight="int8")
@@ -170,6 +177,7 @@ def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> 
             symmetric=True,
             method=method,
             excluded_layers=["Gemm"],
+            check="none",
         )
         modules = QConfigDict().set_global(whole).set_module_type("Gemm", None)
         prepared = quantize_rs.prepare(

@@ -262,6 +262,9 @@ def prepare(
         what = "method is 'auto', which needs all samples at once: see Plan.calibrate"
         raise OptionError(what, option="method")
     opened = model if isinstance(model, Model) else open_model(model)
+    if isinstance(config, (str, os.PathLike)):
+        what = f"config is {config!r}, expected a QConfig: the output path belongs to convert"
+        raise OptionError(what, option="config")
     if not isinstance(config, QConfigDict):
         whole = QConfig(activation="uint8") if config is None else config
         config = QConfigDict().set_global(whole)
@@ -281,4 +284,7 @@ def prepare(
 
 
 def _config(config: QConfig | None) -> QConfig:
-    return QConfig(None, None) if config is None else config
+    found = QConfig(None, None) if config is None else config
+    if not isinstance(found, QConfig):
+        raise OptionError(f"config is {config!r}, expected a QConfig", option="config")
+    return found
