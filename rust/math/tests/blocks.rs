@@ -55,8 +55,15 @@ fn least(x: &[f32], spec: &QSpec) -> Params {
     let range = ranges(x, &Layout::of(&[x.len()], Granularity::PerTensor).unwrap())[0];
     let Range { min, max } = range.widened_to_zero();
     let kept = 1.0 - 1.2 / (spec.levels() as f32 - 1.0).max(2.4);
-    let candidates = [(1.0, 1.0), (kept, 1.0), (1.0, kept), (kept, kept)]
+    let [whole, others @ ..] = [(1.0, 1.0), (kept, 1.0), (1.0, kept), (kept, kept)]
         .map(|(below, above)| params(Range { min: min * below, max: max * above }, spec));
+    // As many steps on both sides of 0.
+    let (lo, hi) = spec.grid();
+    let middle = (lo + hi + 1) / 2;
+    let scale = (f64::from(max) / f64::from(hi - middle)) as f32;
+    let balanced = Params { scale: scale.max(f32::MIN_POSITIVE), zero_point: middle };
+    let balanced = (max == -min && max > 0.0).then_some(balanced);
+    let candidates = [whole].into_iter().chain(balanced).chain(others);
     let error = |params: &Params| -> f64 {
         let squared = |x: &f32| {
             let back = dequantize_one(quantize_one(*x, *params, spec), *params, spec.qtype);
@@ -65,7 +72,7 @@ fn least(x: &[f32], spec: &QSpec) -> Params {
         x.iter().map(squared).sum()
     };
     let less = |a: Params, b: Params| if error(&b) < error(&a) { b } else { a };
-    candidates.into_iter().reduce(less).unwrap()
+    candidates.reduce(less).unwrap()
 }
 
 #[test]
@@ -76,6 +83,25 @@ fn groups_without_elements_have_parameters() {
             let spec = QSpec::new(QType::Int8, true, granularity);
             let found = fit(&[], &layout, &ranges(&[], &layout), &spec, method);
             assert_eq!(found, vec![Params { scale: 1.0, zero_point: 0 }; layout.groups()]);
+        }
+    }
+}
+
+#[test]
+fn weights_of_a_grid_around_0_are_on_the_steps() {
+    let ternary = [-0.3_f32, 0.0, 0.3, 0.3, -0.3, 0.0, 0.0, 0.3];
+    let binary = [0.3_f32, -0.3, -0.3, 0.3];
+    for qtype in [QType::Int2, QType::UInt2, QType::Int4, QType::UInt4, QType::Int8, QType::UInt8] {
+        let spec = QSpec::new(qtype, false, Granularity::PerTensor);
+        for method in [WeightMethod::Mse, WeightMethod::MinMax] {
+            for data in [&ternary[..], &binary] {
+                let layout = Layout::of(&[data.len()], spec.granularity).unwrap();
+                let found = fit(data, &layout, &ranges(data, &layout), &spec, method)[0];
+                for x in data {
+                    let back = dequantize_one(quantize_one(*x, found, &spec), found, qtype);
+                    assert!((back - x).abs() < 1e-7, "{x} {back} {found:?} {qtype:?} {method}");
+                }
+            }
         }
     }
 }

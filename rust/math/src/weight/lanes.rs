@@ -33,6 +33,12 @@ impl Ends {
         Range { min: self.min[lane], max: self.max[lane] }
     }
 
+    /// Whether something holds for one of the ranges.
+    #[inline(always)]
+    pub(super) fn any(&self, holds: impl Fn(Range) -> bool) -> bool {
+        (0..LANES).fold(false, |any, lane| any | holds(self.lane(lane)))
+    }
+
     /// The ranges, those whose largest magnitude is positive multiplied by -1.
     #[inline(always)]
     pub(crate) fn turned(mut self) -> Ends {

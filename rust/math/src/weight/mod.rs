@@ -152,7 +152,7 @@ impl FromStr for WeightMethod {
 }
 
 /// The maximum number of candidates of a group.
-const MAX_CHOICES: usize = 4;
+const MAX_CHOICES: usize = 5;
 
 /// The candidates of a group: at least one, the default first.
 #[derive(Clone, Copy, Debug)]
@@ -182,12 +182,18 @@ impl Choices {
 /// Computes the parameters of each group of `data` from its range, which must be finite.
 ///
 /// Methods with several candidates take the one with the smallest sum of squared errors, the first
-/// of equal ones. [`WeightMethod::MinMax`] is [`params`](crate::params()), except for symmetric
-/// types of up to 4 bits. Their full grid has one more step below 0 than above, which is an eighth
-/// or half of that side. Mapping the largest element to that side makes all steps finer, but clips
-/// elements of almost the same size on the other side; a scale that clips nothing represents a
-/// group with few distinct values, such as -1, 0 and 1, exactly. The candidates are these two and
-/// the scale between them. [`WeightMethod::Mse`] may clip either end by one more step.
+/// of equal ones. [`WeightMethod::MinMax`] is [`params`](crate::params()), with two exceptions:
+///
+/// - Symmetric types of up to 4 bits. Their full grid has one more step below 0 than above, which
+///   is an eighth or half of that side. Mapping the largest element to that side makes all steps
+///   finer, but clips elements of almost the same size on the other side; a scale that clips
+///   nothing represents a group with few distinct values, such as -1, 0 and 1, exactly. The
+///   candidates are these two and the scale between them.
+/// - Asymmetric types of up to 8 bits, if the range reaches as far on both sides of 0. The second
+///   candidate has the zero point in the middle, and not the additional step of one side: -1, 0 and
+///   1 are exact there, and between two steps of the whole grid.
+///
+/// [`WeightMethod::Mse`] may clip either end by one more step.
 /// [`WeightMethod::Hqq`] searches a zero point and rounds it; it equals [`WeightMethod::MinMax`] if
 /// the zero point is fixed or the type has 16 bits. Results do not depend on the number of threads.
 ///
