@@ -228,12 +228,13 @@ def test_saved_ranges_are_evaluated_on_other_data(digits: Path, images: Images) 
     ranges = plan.calibrate(images)
     with pytest.raises(OptionError, match="validation_data is None, but min_sqnr needs data"):
         quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, min_sqnr=20)
-    base = quantize_rs.quantize_with_calibration(digits, None, ranges=ranges, verify=images)
+    options: dict[str, Any] = {"ranges": ranges, "verify": images, "target": "x86-avx2"}
+    base = quantize_rs.quantize_with_calibration(digits, None, **options)
     assert base.accuracy_control is not None
     assert base.accuracy_control.sqnr_db is not None
     least = base.accuracy_control.sqnr_db + 1
     found = quantize_rs.quantize_with_calibration(
-        digits, None, ranges=ranges, verify=images, min_sqnr=least
+        digits, None, **options, min_sqnr=least
     ).accuracy_control
     assert found is not None
     assert found.sqnr_db is not None

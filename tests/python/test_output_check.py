@@ -63,6 +63,51 @@ def test_the_report_holds_what_was_measured(digits: Path, images: Path) -> None:
     assert compared.sqnr_db == pytest.approx(check.sqnr_db, abs=3)
 
 
+@pytest.mark.parametrize("criterion", [{}, {"min_sqnr": 30}])
+def test_weights_have_seven_bits_where_sums_saturate_on_this_processor(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture, criterion: dict[str, Any]
+) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, **criterion)
+    assert report.model is not None
+    constants = onnx.load_from_string(report.model).graph.initializer
+    integers = [numpy_helper.to_array(it) for it in constants if it.name.endswith("t_quantized")]
+    largest = max(int(np.abs(codes.astype(int)).max()) for codes in integers)
+    assert 63 <= largest <= 64 if processor.SATURATES else largest >= 127
+    measured = report.accuracy_control or report.output_check
+    assert measured is not None
+    assert measured.sqnr_db is not None
+    assert measured.sqnr_db > 30
+    if processor.SATURATES:
+        (said,) = [text for text in report.warnings if "VNNI" in text]
+        assert said.startswith("weights use 7 of their 8 bits, with which an output has an SQNR of")
+        # The warning about the first result, which was not taken, is not logged.
+        assert [text for text in caplog.messages if "VNNI" in text] == [said]
+
+
+@pytest.mark.parametrize("options", [{"target": "x86"}, {"check": "none"}, {"engine": "tract"}])
+def test_weights_keep_eight_bits_where_nothing_saturating_is_measured(
+    digits: Path, images: Path, options: dict[str, Any]
+) -> None:
+    report = quantize_rs.quantize_with_calibration(digits, None, images, **options)
+    assert not any("7 of their 8 bits" in text for text in report.warnings)
+
+
+def test_there_is_no_warning_of_sums_where_seven_bits_gain_nothing() -> None:
+    """Of each two products that are added, one is 0."""
+    model = layers(np.eye(16))
+    data = np.random.default_rng(0).uniform(0, 1, (64, 16)).astype(np.float32)
+    warned = {
+        check: any(
+            "VNNI" in text
+            for text in quantize_rs.quantize_with_calibration(
+                model, None, data, check=check
+            ).warnings
+        )
+        for check in ("auto", "none")
+    }
+    assert warned == {"auto": False, "none": processor.SATURATES}
+
+
 def test_without_samples_inputs_are_made_from_the_graph(digits: Path) -> None:
     check = quantize_rs.quantize(digits, None).output_check
     assert check is not None

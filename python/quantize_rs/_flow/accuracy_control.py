@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from .. import _core
 from .._inputs.labels import labels_of
-from .._inputs.run import Run, warn
+from .._inputs.run import Run
 from .._inputs.samples import CalibrationData, overlap, sample_source
 from .._options import check
 from .._options.option_dict import AccuracyControlDict, OptionDict, names_in_errors
@@ -60,9 +60,6 @@ class AccuracyCheck:
             done = _core.quantize_with_accuracy_control(
                 model._model, options, found, source, self.options, begun
             )
-        logged = [] if found is None else found.warnings
-        # Those of the calibration come first, and were logged then.
-        warn(done.warnings[len(logged) :])
         return Quantized(done)
 
 
@@ -70,11 +67,8 @@ def checked(model: Model, quantized: Quantized, ranges: Ranges | None, run: Run)
     """Return the quantized model with its output error, measured on a few samples."""
     engine = run.engine if isinstance(run.engine, str) else "auto"
     found = None if ranges is None else ranges._ranges
-    before = len(quantized._quantized.warnings)
     with replace(run, engine=engine, limit=None, progress=None).session("checking") as begun:
-        done = _core.check_outputs(model._model, quantized._quantized, found, begun)
-    warn(done.warnings[before:])
-    return Quantized(done)
+        return Quantized(_core.check_outputs(model._model, quantized._quantized, found, begun))
 
 
 def accuracy_check(found: Resolved) -> AccuracyCheck | None:

@@ -281,11 +281,13 @@ class Plan:
         True
         """
         given = optional_ranges("ranges", ranges)
-        quantized = Quantized(self._plan.apply(None if given is None else given._ranges))
-        logged = [] if given is None else given._ranges.warnings
-        # Those of the calibration come first, and were logged then.
-        warn(quantized._quantized.warnings[len(logged) :])
+        quantized = self._applied(given)
+        warn_of(quantized, given)
         return quantized
+
+    def _applied(self, ranges: Ranges | None) -> Quantized:
+        """Quantize the model without logging the warnings of the report."""
+        return Quantized(self._plan.apply(None if ranges is None else ranges._ranges))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain dicts, lists, strings and numbers."""
@@ -366,6 +368,13 @@ class Quantized:
 
     def _repr_html_(self) -> str:
         return self.report._repr_html_()
+
+
+def warn_of(quantized: Quantized, ranges: Ranges | None) -> None:
+    """Log the warnings of a report, except those of the calibration, which were logged then."""
+    logged = [] if ranges is None else ranges._ranges.warnings
+    # They come first.
+    warn(quantized._quantized.warnings[len(logged) :])
 
 
 def delivered(quantized: Quantized, target: Path | None) -> Report:

@@ -22,7 +22,7 @@ from .accuracy_control import AccuracyCheck, accuracy_check, checked
 from .model import open as open_model
 from .options import QuantizeOptions
 from .origin import stamped
-from .plan import delivered
+from .plan import delivered, warn_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -544,12 +544,14 @@ def _quantized(
         checks = control is None and found["check"] != "none"
         calibrated = model._plan(options)._calibrate(source, run, found["method"], keep=checks)
     if control is None:
-        quantized = model._plan(options).apply(calibrated)
+        quantized = model._plan(options)._applied(calibrated)
         if found["check"] != "none":
+            # Its result may be another one, with other warnings.
             quantized = checked(model, quantized, calibrated, run)
     else:
         evaluated = source if control.data is None else evaluation
         quantized = control.quantized(model, options, calibrated, run, evaluated)
+    warn_of(quantized, calibrated)
     report = delivered(quantized, destination)
     given = {name: found[name] for name in found.given}
     return stamped(report, found.function, (input_path, output_path), given, data)

@@ -23,9 +23,9 @@ use crate::{CalibrationError, CalibrationErrorKind};
 use crate::{Format, Plan, QuantizeError, Ranges, Report, rewrite};
 
 /// The warning about a model for processors with VNNI on a processor without.
-const SATURATES: &str = "this processor has no VNNI: ONNX Runtime's sums of uint8 × int8 saturate \
-    on it, and the model is less accurate here than elsewhere; use target x86-avx2 for processors \
-    like this one, and target x86 for others";
+pub(crate) const SATURATING: &str = "this processor has no VNNI, and ONNX Runtime's sums of uint8 \
+    × int8 saturate on it: the model is less accurate here than elsewhere; use target x86-avx2 for \
+    processors like this one, and target x86 for others";
 
 /// A result that is larger than the model by more is an error. Below this, a model is so small that
 /// its size seldom matters, and quantizing it may have another purpose.
@@ -101,7 +101,7 @@ impl Plan {
         quantized.report.steps.clone_from(&self.steps);
         quantized.report.warn_of_size();
         if plan.may_saturate() && cpu::sums_saturate() {
-            quantized.report.warnings.push(SATURATES.to_owned());
+            quantized.report.warnings.push(SATURATING.to_owned());
         }
         quantized.saturates_here = plan.saturates_without_vnni() && cpu::sums_saturate();
         quantized.report.seconds.apply = begun.elapsed().as_secs_f64();

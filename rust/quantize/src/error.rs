@@ -409,6 +409,12 @@ impl QuantizeError {
         QuantizeError { kind }
     }
 
+    /// Whether the user stopped a run.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        matches!(self.kind(), QuantizeErrorKind::Calibration(calibration)
+            if matches!(calibration.kind(), CalibrationErrorKind::Cancelled))
+    }
+
     /// Whether an engine cannot run a model, whatever the samples.
     pub(crate) fn is_of_engine(&self) -> bool {
         match &self.kind {

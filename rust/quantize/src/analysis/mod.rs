@@ -11,6 +11,7 @@ mod latency;
 mod layer_errors;
 mod lost_channels;
 pub(crate) mod mixed_precision;
+mod narrow_weights;
 mod outliers;
 mod output_check;
 mod output_deviation;

@@ -21,6 +21,7 @@ pub(crate) mod smooth_quant;
 mod weight_task;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use half::f16;
@@ -130,11 +131,26 @@ fn rounded_for_others(plan: &Plan, ranges: Option<&Ranges>) -> Option<String> {
 
 /// The weights that were rounded with samples for another type, symmetry or granularity than they
 /// get.
-pub(crate) fn rounded_otherwise<'p>(plan: &'p Plan, ranges: &Ranges) -> Vec<&'p str> {
+fn rounded_otherwise<'p>(plan: &'p Plan, ranges: &Ranges) -> Vec<&'p str> {
     let differs = |(value, how): &(&Planned, &ValuePlan)| {
         ranges.rounded.get(&value.name).is_some_and(|found| found.spec != how.spec)
     };
     plan.quantized().filter(differs).map(|(value, _)| &*value.name).collect()
+}
+
+/// The ranges without weights that were rounded for another type than they get now; `None` if there
+/// are none. The nearest codes of more bits are as good.
+pub(crate) fn with_fitting_weights(plan: &Plan, ranges: &Ranges) -> Option<Ranges> {
+    let others = rounded_otherwise(plan, ranges);
+    if others.is_empty() {
+        return None;
+    }
+    let mut fitting = ranges.clone();
+    let rounded = Arc::make_mut(&mut fitting.rounded);
+    for name in others {
+        rounded.remove(name);
+    }
+    Some(fitting)
 }
 
 /// Like [`encode`], with a cache of weights.

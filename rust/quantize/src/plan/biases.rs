@@ -62,12 +62,14 @@ pub(super) fn reduce_range(context: &ActivationContext<'_, '_>, decisions: &Deci
         (spec.qtype == QType::Int8).then(|| Outcome::revise(weight, Decision::Quantize(plan)))
     };
     let reduced: Vec<Outcome> = weights.into_iter().filter_map(reduced).collect();
-    let warning = (!reduced.is_empty()).then(|| {
-        format!(
-            "weights use 7 of their 8 bits for target {}, where sums of uint8 × int8 saturate; \
-             with VNNI ask for target x86, which is closer to the float model",
-            context.profile.name
-        )
-    });
+    let warning = (!reduced.is_empty()).then(|| reduced_warning(context.profile.name));
     reduced.into_iter().collect::<Outcome>().and(Outcome::warn(warning))
+}
+
+/// The warning about weights of 7 bits for a target.
+pub(crate) fn reduced_warning(target: &str) -> String {
+    format!(
+        "weights use 7 of their 8 bits for target {target}, where sums of uint8 × int8 saturate; \
+         with VNNI ask for target x86, which is closer to the float model"
+    )
 }

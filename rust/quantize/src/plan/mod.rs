@@ -49,6 +49,7 @@ mod unused_methods;
 mod weights;
 mod wider_weights;
 
+pub(crate) use biases::reduced_warning;
 pub(crate) use display::{kind, not_quantized};
 pub(crate) use excluded_nodes::ExcludedNodes;
 pub(crate) use ort_int8_workarounds::writes_type;

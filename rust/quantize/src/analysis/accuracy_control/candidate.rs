@@ -1,5 +1,6 @@
 //! One candidate: a quantized model and its measurement against the float model.
 
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
 
 use quantize_rs_math::QType;
@@ -20,7 +21,7 @@ use crate::{
 pub(super) struct CandidateEvaluator<'a> {
     /// The float model.
     pub(super) model: &'a Model,
-    pub(super) ranges: Option<&'a Ranges>,
+    pub(super) ranges: Option<Cow<'a, Ranges>>,
     pub(super) engine: &'a dyn Engine,
     pub(super) samples: &'a [Sample],
     pub(super) options: &'a AccuracyControl,
@@ -77,7 +78,7 @@ impl<'a> CandidateEvaluator<'a> {
     ) -> CandidateEvaluator<'a> {
         CandidateEvaluator {
             model,
-            ranges,
+            ranges: ranges.map(Cow::Borrowed),
             engine,
             samples,
             options,
@@ -102,11 +103,11 @@ impl<'a> CandidateEvaluator<'a> {
             plan = prepared.plan();
         }
         let is_planned = reverted.float.is_empty() && reverted.wide.is_empty();
-        if let Some(ranges) = self.ranges.filter(|_| !is_planned) {
+        if let Some(ranges) = self.ranges.as_deref().filter(|_| !is_planned) {
             // Next to float layers, values may be quantized that were not quantized before.
             plan = plan.without_unseen(ranges);
         }
-        let quantized = plan.apply_cached(&prepared.model, self.ranges, None)?;
+        let quantized = plan.apply_cached(&prepared.model, self.ranges.as_deref(), None)?;
         drop(prepared);
         let AccuracyControl { labels, scores, metric, criteria, .. } = self.options;
         let options = CompareOptions {

@@ -276,7 +276,7 @@ fn ranked(
     let samples = evaluator.samples;
     let some = &samples[..samples.len().min(MAX_RANKING_SAMPLES)];
     let (engine, ranges, given) =
-        (evaluator.engine, evaluator.ranges, &mut SliceSamples(some.iter()));
+        (evaluator.engine, evaluator.ranges.as_deref(), &mut SliceSamples(some.iter()));
     let options = SensitivityOptions::default();
     let found = evaluator.stages.next(|control| {
         sensitivity(&prepared.model, &plan, ranges, engine, given, &options, control)

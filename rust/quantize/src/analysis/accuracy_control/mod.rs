@@ -3,6 +3,7 @@
 
 mod candidate;
 mod fall_back;
+mod narrow;
 
 use std::time::Instant;
 
@@ -117,6 +118,8 @@ pub fn quantize_with_accuracy_control(
         let mut evaluator =
             CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
         let first = evaluator.evaluate(config, None, &Reverted::default())?;
+        let (first, narrowed) = evaluator.with_narrow_weights(first)?;
+        let config = narrowed.as_ref().map_or(config, |narrowed| &narrowed.config);
         let (chosen, layers, mut earlier) = match &first.misses[..] {
             [] => (first, Reverted::default(), Vec::new()),
             _ if !options.fall_back => {
@@ -147,6 +150,9 @@ pub fn quantize_with_accuracy_control(
             }
         }
         report.notes.extend(notes);
+        if let Some(narrowed) = &narrowed {
+            narrowed.warn(report);
+        }
         if !verified.held_out {
             let what = "accuracy was measured on the calibration samples: pass other samples as \
                     validation data for a more reliable result";

@@ -1,19 +1,19 @@
 //! Other ways to quantize a model that are tried because of what the check measured.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 
-use super::{Check, MARGIN_DB, POOR_DB, is_cancelled};
+use super::{Check, MARGIN_DB, POOR_DB};
+use crate::analysis::narrow_weights::{self, narrow, rounded_again, saturates};
 use crate::apply::Quantized;
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
-use crate::encode::rounded_otherwise;
+use crate::encode::with_fitting_weights;
 use crate::graph::ops::is_convolution;
 use crate::options::config;
 use crate::plan::Role;
 use crate::report::OutputCheck;
 use crate::transform::EQUALIZE;
-use crate::{Config, Graph, Method, Model, Plan, PreprocessedModel, QuantizeError, Ranges};
+use crate::{Config, Graph, Method, Model, PreprocessedModel, QuantizeError, Ranges};
 
 /// The bits that convolutions get where fewer are measured to be too few, which make them much less
 /// accurate than matrix multiplications.
@@ -23,34 +23,81 @@ const ENOUGH_BITS: u8 = 8;
 /// four that are added gain much more.
 const GAIN_DB: f64 = 3.0;
 
-/// Another result, and what was measured of it.
-type Tried = (Quantized, OutputCheck);
+/// Another result, what was measured of it, and its ranges, if it has others.
+pub(super) struct Better {
+    pub(super) quantized: Quantized,
+    pub(super) measured: OutputCheck,
+    ranges: Option<Ranges>,
+}
 
-impl Check<'_> {
+/// Tries one change: gets a result, its ranges and what was measured of it.
+type Step<'a> = fn(
+    &mut Check<'a>,
+    &Quantized,
+    Option<&Ranges>,
+    &OutputCheck,
+) -> Result<Option<Better>, QuantizeError>;
+
+impl<'a> Check<'a> {
     /// A result that is measured to be better than this one, if there is a reason to try another.
-    /// Where sums saturate on this processor and not on others, as those of ONNX Runtime do, that
-    /// says nothing of the options.
+    /// Where sums of ONNX Runtime saturate on this processor alone, the measured error says nothing
+    /// of any option but the width of the weights.
     pub(super) fn better(
         &mut self,
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
-        if quantized.saturates_here() && measured.engine == "onnxruntime" {
+    ) -> Result<Option<Better>, QuantizeError> {
+        let mut best = self.with_narrow_weights(quantized, ranges, measured)?;
+        if best.is_none() && saturates(quantized, &measured.engine) {
             return Ok(None);
         }
-        let apart = self.without_equalization(quantized, ranges, measured)?;
-        let ranges = apart.as_ref().map_or(ranges, |(_, ranges)| ranges.as_ref());
-        let apart = apart.as_ref().map(|(apart, _)| apart);
-        let (quantized, measured) = apart.map_or((quantized, measured), |(it, found)| (it, found));
-        let plain = self.without_smoothing(quantized, ranges, measured)?;
-        let (quantized, measured) =
-            plain.as_ref().map_or((quantized, measured), |(plain, found)| (plain, found));
-        let wider = self.with_wider_convolutions(quantized, ranges, measured)?;
-        let (quantized, measured) =
-            wider.as_ref().map_or((quantized, measured), |(wider, found)| (wider, found));
-        let float = self.with_float_layers(quantized, ranges, measured)?;
-        Ok(float.or(wider).or(plain).or_else(|| apart.cloned()))
+        let steps: [Step<'a>; 4] = [
+            Check::without_equalization,
+            Check::without_smoothing,
+            Check::with_wider_convolutions,
+            Check::with_float_layers,
+        ];
+        for step in steps {
+            let (quantized, ranges, measured) = match &best {
+                None => (quantized, ranges, measured),
+                Some(best) => (&best.quantized, best.ranges.as_ref().or(ranges), &best.measured),
+            };
+            if let Some(better) = step(self, quantized, ranges, measured)? {
+                let ranges = best.and_then(|best| best.ranges);
+                best = Some(Better { ranges: better.ranges.or(ranges), ..better });
+            }
+        }
+        if let Some(Better { quantized: better, measured: now, .. }) = &mut best
+            && better.report().config.target != quantized.report().config.target
+        {
+            narrow_weights::warn(better.report_mut(), &measured.outputs, &now.outputs);
+        }
+        Ok(best)
+    }
+
+    /// The result with weights of 7 bits, where sums of 8 bits saturate on this processor, make the
+    /// error much larger, and no target is named.
+    fn with_narrow_weights(
+        &mut self,
+        quantized: &Quantized,
+        ranges: Option<&Ranges>,
+        measured: &OutputCheck,
+    ) -> Result<Option<Better>, QuantizeError> {
+        let Some(config) = narrow(quantized, &measured.engine) else { return Ok(None) };
+        let fitting = match ranges {
+            None => None,
+            Some(ranges) => {
+                let samples = self.given.samples;
+                let control = Control { threads: self.threads, progress: &mut *self.progress };
+                rounded_again(self.model, &config, ranges, (self.engine, samples), control)?
+            }
+        };
+        let found = self.tried(config, fitting.as_ref().or(ranges), measured, 0.0)?;
+        self.narrow_is_no_better = found.is_none();
+        let least = measured.sqnr_db().map(|db| db + narrow_weights::GAIN_DB);
+        let found = found.filter(|better| better.measured.sqnr_db() > least);
+        Ok(found.map(|better| Better { ranges: fitting, ..better }))
     }
 
     /// The result without equalized channels, if it is better, with its ranges. Channels are
@@ -64,7 +111,7 @@ impl Check<'_> {
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         equalized: &OutputCheck,
-    ) -> Result<Option<(Tried, Option<Ranges>)>, QuantizeError> {
+    ) -> Result<Option<Better>, QuantizeError> {
         let report = quantized.report();
         let did = report.steps.iter().any(|step| step.pass == EQUALIZE);
         if !did || report.config.passes.is_some() {
@@ -73,17 +120,15 @@ impl Check<'_> {
         let config = Config { equalize: false, ..report.config.clone() };
         let margin = if ranges.is_some() { MARGIN_DB } else { 0.0 };
         let found = self.calibrated(&config, ranges).and_then(|ranges| {
-            let other = made(self.model, config, &[], ranges.as_ref())?;
-            let measured = self.measured(&other)?;
-            Ok(((other, measured), ranges))
+            let quantized = made(self.model, config, &[], ranges.as_ref())?;
+            let measured = self.measured(&quantized)?;
+            Ok(Better { quantized, measured, ranges })
         });
         match found {
-            Ok(((other, measured), ranges))
-                if measured.sqnr_db() > equalized.sqnr_db().map(|db| db + margin) =>
-            {
-                Ok(Some(((other, measured), ranges)))
+            Ok(better) if better.measured.sqnr_db() > equalized.sqnr_db().map(|db| db + margin) => {
+                Ok(Some(better))
             }
-            Err(error) if is_cancelled(&error) => Err(error),
+            Err(error) if error.is_cancelled() => Err(error),
             _ => Ok(None),
         }
     }
@@ -111,7 +156,7 @@ impl Check<'_> {
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         smoothed: &OutputCheck,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+    ) -> Result<Option<Better>, QuantizeError> {
         if !quantized.is_smoothed() || !self.given.inputs.are_real() {
             return Ok(None);
         }
@@ -126,7 +171,7 @@ impl Check<'_> {
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+    ) -> Result<Option<Better>, QuantizeError> {
         let report = quantized.report();
         let config = &report.config;
         let few = config.weights.bits();
@@ -148,7 +193,7 @@ impl Check<'_> {
         let mut wider = config.clone();
         let wide = config::signed("bits", ENOUGH_BITS)?;
         wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), wide)));
-        let Some((mut better, found)) = self.tried(wider, ranges, measured, GAIN_DB)? else {
+        let Some(mut better) = self.tried(wider, ranges, measured, GAIN_DB)? else {
             return Ok(None);
         };
         let count = |report: &crate::Report| {
@@ -156,20 +201,20 @@ impl Check<'_> {
             weights.filter(|(_, how)| how.bits() == u32::from(ENOUGH_BITS)).count()
         };
         let names: Vec<&str> = op_types.into_iter().collect();
-        let more = count(better.report()) - count(report);
+        let more = count(better.quantized.report()) - count(report);
         let blocks = if config.block_size.is_none() {
             format!("block_size=32 of `quantize` makes {few} bits more accurate, and ")
         } else {
             String::new()
         };
-        better.report_mut().warnings.push(format!(
+        better.quantized.report_mut().warnings.push(format!(
             "{more} weights of {} get {ENOUGH_BITS} bits: with {few} bits an output had an SQNR of \
              {:.1} dB. {blocks}layer_bits={{\"{}\": {few}}} asks for them all the same",
             names.join(" and "),
             measured.sqnr_db().unwrap_or(f64::NAN),
             names[0],
         ));
-        Ok(Some((better, found)))
+        Ok(Some(better))
     }
 
     /// The model quantized with other options, if its SQNR is measured to be higher by more than
@@ -180,7 +225,7 @@ impl Check<'_> {
         ranges: Option<&Ranges>,
         before: &OutputCheck,
         margin: f64,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+    ) -> Result<Option<Better>, QuantizeError> {
         self.tried_leaving((config, &[]), ranges, before, margin)
     }
 
@@ -191,16 +236,16 @@ impl Check<'_> {
         ranges: Option<&Ranges>,
         before: &OutputCheck,
         margin: f64,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
-        let found = made(self.model, config, float, ranges)
-            .and_then(|other| self.measured(&other).map(|measured| (other, measured)));
+    ) -> Result<Option<Better>, QuantizeError> {
+        let found = made(self.model, config, float, ranges).and_then(|quantized| {
+            let measured = self.measured(&quantized)?;
+            Ok(Better { quantized, measured, ranges: None })
+        });
         match found {
-            Ok((other, measured))
-                if measured.sqnr_db() > before.sqnr_db().map(|db| db + margin) =>
-            {
-                Ok(Some((other, measured)))
+            Ok(better) if better.measured.sqnr_db() > before.sqnr_db().map(|db| db + margin) => {
+                Ok(Some(better))
             }
-            Err(error) if is_cancelled(&error) => Err(error),
+            Err(error) if error.is_cancelled() => Err(error),
             // The first result stands, whatever keeps the other one from being made.
             _ => Ok(None),
         }
@@ -220,21 +265,6 @@ fn made(
     }
     let fitting = ranges.and_then(|ranges| with_fitting_weights(&plan, ranges));
     plan.apply(&prepared.model, fitting.as_ref().or(ranges))
-}
-
-/// The ranges without weights that were rounded for another type than they get now; `None` if there
-/// are none. The nearest codes of more bits are as good.
-fn with_fitting_weights(plan: &Plan, ranges: &Ranges) -> Option<Ranges> {
-    let others = rounded_otherwise(plan, ranges);
-    if others.is_empty() {
-        return None;
-    }
-    let mut fitting = ranges.clone();
-    let rounded = Arc::make_mut(&mut fitting.rounded);
-    for name in others {
-        rounded.remove(name);
-    }
-    Some(fitting)
 }
 
 /// Whether an option names weights of an operator by its type.

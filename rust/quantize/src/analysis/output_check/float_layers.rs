@@ -5,7 +5,8 @@
 
 use std::time::Instant;
 
-use super::{Check, POOR_DB, is_cancelled, lowest, poor};
+use super::alternatives::Better;
+use super::{Check, POOR_DB, lowest, poor};
 use crate::analysis::{sensitivity, weight_sensitivity};
 use crate::apply::Quantized;
 use crate::calibrate::Control;
@@ -68,7 +69,7 @@ impl Check<'_> {
         let control = Control { threads: self.threads, progress: &mut go_on };
         let (options, samples) = (SensitivityOptions::default(), &mut SliceSamples(some.iter()));
         match sensitivity(&prepared.model, &plan, ranges, self.engine, samples, &options, control) {
-            Err(error) if is_cancelled(&error) && !out_of_time => Err(error),
+            Err(error) if error.is_cancelled() && !out_of_time => Err(error),
             // Without a run, the error of the weights themselves is all there is.
             Err(_) => weight_sensitivity(&prepared.model, &plan),
             found => found,
@@ -82,7 +83,7 @@ impl Check<'_> {
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
-    ) -> Result<Option<(Quantized, OutputCheck)>, QuantizeError> {
+    ) -> Result<Option<Better>, QuantizeError> {
         let config = &quantized.report().config;
         let computes = config.activations.is_some() && self.given.inputs.are_real();
         let applies = computes && !chooses_layers(config);
@@ -91,31 +92,32 @@ impl Check<'_> {
             return Ok(None);
         };
         let layers = match self.layer_errors(quantized, ranges, measured) {
-            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(error) if error.is_cancelled() => return Err(error),
             Err(_) => return Ok(None),
             Ok(layers) => layers,
         };
         let is_measured = self.layers.as_ref().is_some_and(|found| found.metric == Metric::Sqnr);
         let Some(worst) = worst(&layers).filter(|_| is_measured) else { return Ok(None) };
         let config = config.clone();
-        let Some((mut better, found)) =
-            self.tried_leaving((config, &worst), ranges, measured, GAIN_DB)?
+        let Some(mut better) = self.tried_leaving((config, &worst), ranges, measured, GAIN_DB)?
         else {
             return Ok(None);
         };
+        let found = &better.measured;
         let after = lowest(&found.outputs).unwrap_or(f64::NAN);
-        if after < POOR_DB || found.outputs.iter().any(|output| poor(output, &found).is_some()) {
+        if after < POOR_DB || found.outputs.iter().any(|output| poor(output, found).is_some()) {
             return Ok(None);
         }
         let names: Vec<String> = worst.iter().map(|name| format!("`{name}`")).collect();
         let (stay, them) = if names.len() == 1 { ("stays", "it") } else { ("stay", "them") };
-        better.report_mut().warnings.push(format!(
+        let warning = format!(
             "{} {stay} float: with {them} quantized, an output had an SQNR of {before:.1} dB on \
              {}, now {after:.1} dB. check=\"none\" quantizes every layer",
             names.join(", "),
             found.on(),
-        ));
-        Ok(Some((better, found)))
+        );
+        better.quantized.report_mut().warnings.push(warning);
+        Ok(Some(better))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use quantize_rs_onnx::{Model, Span};
 
 use super::not_finite;
-use crate::apply::Quantized;
+use crate::apply::{Quantized, SATURATING};
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
 use crate::calibrate::pair::SliceSamples;
@@ -77,9 +77,16 @@ impl Quantized {
         let _span = Span::stage("check the outputs");
         let begun = Instant::now();
         let Control { threads, progress } = control;
-        let (seconds_per_sample, layers) = (0.0, None);
-        let mut check =
-            Check { model, engine, given, threads, progress, seconds_per_sample, layers };
+        let mut check = Check {
+            model,
+            engine,
+            given,
+            threads,
+            progress,
+            seconds_per_sample: 0.0,
+            layers: None,
+            narrow_is_no_better: false,
+        };
         let mut found = check.measured(self);
         let seconds_of_both = begun.elapsed().as_secs_f64();
         if let Ok(measured) = &found {
@@ -88,12 +95,15 @@ impl Quantized {
             check.seconds_per_sample = seconds_of_both / runs;
         }
         if let Ok(measured) = &found
-            && let Some((better, measured)) = check.better(self, ranges, measured)?
+            && let Some(better) = check.better(self, ranges, measured)?
         {
             let seconds = self.report().seconds;
-            *self = better;
+            *self = better.quantized;
             self.report_mut().seconds = seconds;
-            found = Ok(measured);
+            found = Ok(better.measured);
+        }
+        if check.narrow_is_no_better {
+            self.report_mut().warnings.retain(|warning| warning != SATURATING);
         }
         let (found, warnings) = match found {
             Ok(mut found) => {
@@ -102,7 +112,7 @@ impl Quantized {
                 warnings.extend(found.speed.as_ref().and_then(|found| speed::slower(found, self)));
                 (found, warnings)
             }
-            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(error) if error.is_cancelled() => return Err(error),
             Err(error) => {
                 let refusal = check.refusal(self, &error);
                 let failed = OutputCheck::failed(given.inputs, &error);
@@ -141,11 +151,6 @@ fn cache_alone(quantized: &Quantized) -> Option<KvCacheType> {
     report.config.kv_cache.filter(|_| report.quantized().next().is_none())
 }
 
-fn is_cancelled(error: &QuantizeError) -> bool {
-    matches!(error.kind(), QuantizeErrorKind::Calibration(calibration)
-        if matches!(calibration.kind(), CalibrationErrorKind::Cancelled))
-}
-
 /// The error of ONNX Runtime behind another one.
 fn by_onnxruntime(error: &QuantizeError) -> Option<&CalibrationError> {
     let QuantizeErrorKind::Calibration(error) = error.kind() else { return None };
@@ -178,6 +183,8 @@ struct Check<'a> {
     seconds_per_sample: f64,
     /// The errors of the layers, once they are measured.
     layers: Option<Sensitivity>,
+    /// Whether weights of 7 bits were tried, and gain nothing where sums saturate.
+    narrow_is_no_better: bool,
 }
 
 impl Check<'_> {
@@ -266,7 +273,7 @@ impl Check<'_> {
             return Ok(warnings);
         }
         let from = match self.layer_errors(quantized, ranges, found) {
-            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(error) if error.is_cancelled() => return Err(error),
             layers => comes_from(&layers.unwrap_or_default(), found),
         };
         let call = match found.inputs {
@@ -300,7 +307,7 @@ impl Check<'_> {
         let samples = &mut SliceSamples(checked.iter());
         let options = CompareOptions::default();
         let pruned = match compare(self.model, &pruned, self.engine, samples, &options, control) {
-            Err(error) if is_cancelled(&error) => return Err(error),
+            Err(error) if error.is_cancelled() => return Err(error),
             // What cannot be measured is not blamed.
             Err(_) => return Ok(None),
             Ok(pruned) => pruned,

@@ -1,7 +1,7 @@
 //! Measures whether a calibrated result is slower than the float model, which no plan can tell for
 //! certain.
 
-use super::{Check, is_cancelled};
+use super::Check;
 use crate::analysis::latency::{QUICK, how_to_be_faster};
 use crate::analysis::speed;
 use crate::apply::Quantized;
@@ -50,7 +50,7 @@ impl Check<'_> {
         let models = [float, quantized.model()];
         match speed(self.engine, models, sample, &QUICK, &mut go_on) {
             Ok(found) => Ok(found.filter(Speed::is_reliable)),
-            Err(error) if is_cancelled(&error) => Err(error),
+            Err(error) if error.is_cancelled() => Err(error),
             // The outputs are measured, and that is what the check is for.
             Err(_) => Ok(None),
         }

@@ -1,0 +1,53 @@
+//! Weights of 7 bits, where sums of 8 bits saturate and miss the accuracy criteria.
+
+use std::borrow::Cow;
+
+use super::candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
+use crate::analysis::narrow_weights::{self, GAIN_DB, narrow, rounded_again};
+use crate::{Config, OutputRow, QuantizeError, Report};
+
+/// Options with weights of 7 bits, and the outputs with 8 bits and with 7.
+pub(super) struct Narrowed {
+    pub(super) config: Config,
+    before: Vec<OutputRow>,
+    now: Vec<OutputRow>,
+}
+
+impl Narrowed {
+    /// Says in a report that the weights have 7 bits.
+    pub(super) fn warn(&self, report: &mut Report) {
+        narrow_weights::warn(report, &self.before, &self.now);
+    }
+}
+
+impl CandidateEvaluator<'_> {
+    /// The model with weights of 7 bits, if sums saturate on this processor, no target is named and
+    /// it is much better, or closer to the criteria that the given one misses; otherwise the given
+    /// one. Layers that are reverted then are not those whose sums saturate.
+    pub(super) fn with_narrow_weights(
+        &mut self,
+        first: EvaluatedCandidate,
+    ) -> Result<(EvaluatedCandidate, Option<Narrowed>), QuantizeError> {
+        let Some(config) = narrow(&first.quantized, &first.engine) else {
+            return Ok((first, None));
+        };
+        let ranges = self.ranges.clone();
+        if let Some(found) = self.ranges.as_deref() {
+            // Weights are not rounded on the samples that evaluate them.
+            let samples = if self.options.held_out { &[] } else { self.samples };
+            let (model, given) = (self.model, (self.engine, samples));
+            let fitting =
+                self.stages.next(|control| rounded_again(model, &config, found, given, control))?;
+            self.ranges = fitting.map(Cow::Owned).or(self.ranges.take());
+        }
+        let other = self.evaluate(&config, None, &Reverted::default())?;
+        let closer = other.attempt.is_closer(&first.attempt, &self.options.criteria);
+        let least = first.attempt.sqnr_db().map(|db| db + GAIN_DB);
+        if !closer || first.misses.is_empty() && other.attempt.sqnr_db() <= least {
+            self.ranges = ranges;
+            return Ok((first, None));
+        }
+        let (before, now) = (first.attempt.outputs, other.attempt.outputs.clone());
+        Ok((other, Some(Narrowed { config, before, now })))
+    }
+}
