@@ -27,6 +27,24 @@ def command(module: str, *arguments: object) -> subprocess.CompletedProcess[str]
     return subprocess.run(call, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.parametrize("module", [*COMMANDS, "preprocess"])
+def test_python_does_not_warn_of_a_command(module: str) -> None:
+    done = command(module, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("module", ["matmul_nbits_quantizer", "matmul_bnb4_quantizer"])
+def test_a_command_is_an_attribute_of_the_package(module: str) -> None:
+    lines = [
+        "import quantize_rs.compat.onnxruntime as ours",
+        f"assert {module!r} in dir(ours)",
+        f"print(ours.{module}.__name__)",
+    ]
+    call = [sys.executable, "-c", "\n".join(lines)]
+    done = subprocess.run(call, capture_output=True, text=True, check=False)
+    assert done.stdout == f"quantize_rs.compat.onnxruntime.{module}\n", done.stderr
+
+
 @pytest.fixture
 def products(tmp_path: Path) -> Path:
     rng = np.random.default_rng(0)

@@ -20,9 +20,19 @@ Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``
 
 from __future__ import annotations
 
+import importlib
 import sys
 from typing import Any
 
+from ._matmul_bnb4 import MatMulBnb4Quantizer
+from ._matmul_nbits import (
+    DefaultWeightOnlyQuantConfig,
+    GPTQWeightOnlyQuantConfig,
+    HQQWeightOnlyQuantConfig,
+    KQuantWeightOnlyQuantConfig,
+    MatMulNBitsQuantizer,
+    RTNWeightOnlyQuantConfig,
+)
 from .calibrate import (
     CalibraterBase,
     CalibrationDataReader,
@@ -33,15 +43,6 @@ from .calibrate import (
     create_calibrator,
     load_tensors_data,
     save_tensors_data,
-)
-from .matmul_bnb4_quantizer import MatMulBnb4Quantizer
-from .matmul_nbits_quantizer import (
-    DefaultWeightOnlyQuantConfig,
-    GPTQWeightOnlyQuantConfig,
-    HQQWeightOnlyQuantConfig,
-    KQuantWeightOnlyQuantConfig,
-    MatMulNBitsQuantizer,
-    RTNWeightOnlyQuantConfig,
 )
 from .quant_utils import QuantFormat, QuantizationMode, QuantType, write_calibration_table
 from .quantize import (
@@ -91,9 +92,19 @@ _ELSEWHERE = {
     "CudaQuantizer": "it packs weights for CUDA kernels, which this package does not write",
 }
 
+# Modules that are commands, imported when they are asked for: Python warns of a module that is
+# imported before ``python -m`` runs it.
+_COMMANDS = ("matmul_bnb4_quantizer", "matmul_nbits_quantizer")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_COMMANDS})
+
 
 def __getattr__(name: str) -> Any:
-    """Say what to use instead of a name that onnxruntime has."""
+    """Import a command, or say what to use instead of a name that onnxruntime has."""
+    if name in _COMMANDS:
+        return importlib.import_module(f"{__name__}.{name}")
     if name not in _ELSEWHERE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     what = f"{__name__} has no {name}: {_ELSEWHERE[name]}"

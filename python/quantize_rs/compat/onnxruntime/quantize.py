@@ -28,9 +28,9 @@ from ._choices import (
     without_subgraphs,
 )
 from ._config import DynamicQuantConfig, Providers, StaticQuantConfig, arguments, get_qdq_config
+from ._matmul_nbits import MatMulNBitsQuantizer
 from ._ranges import Wanted
 from .calibrate import CalibrationMethod
-from .matmul_nbits_quantizer import MatMulNBitsQuantizer
 from .quant_utils import QuantFormat, QuantType
 
 __all__ = [
