@@ -98,3 +98,43 @@ def test_the_session_of_a_calibrater_tells_inputs(model: Any) -> None:
     [image] = calibrater.infer_session.get_inputs()
     assert image.name == "image"
     assert calibrater.infer_session is calibrater.infer_session
+
+
+OWN = ("MinMax", "moving_average", True), ("Percentile", "percentile", 90.0)
+AS_USUAL = ("MinMax", "averaging_constant", 0.01), ("Entropy", "num_bins", 128)
+
+
+@pytest.mark.parametrize(("method", "option", "value"), [*OWN, *AS_USUAL])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_an_option_with_an_effect_and_a_usual_value_give_no_warning(
+    caplog: pytest.LogCaptureFixture, method: str, option: str, value: Any, symmetric: bool
+) -> None:
+    chosen = ours.CalibrationMethod[method]
+    options = {option: value, "symmetric": symmetric, "max_intermediate_outputs": None}
+    ours.create_calibrator(DIGITS.model, calibrate_method=chosen, extra_options=options)
+    assert not caplog.records
+
+
+OF_ANOTHER = "has no effect, as calibrate_method is"
+
+
+@pytest.mark.parametrize(
+    ("method", "option", "value", "why"),
+    [
+        ("Entropy", "num_bins", 16, "has no effect here: histograms have a fixed"),
+        ("Entropy", "num_quantized_bins", 8, "has no effect here: histograms have a fixed"),
+        ("Percentile", "num_bins", 16, "has no effect here: histograms have a fixed"),
+        ("MinMax", "averaging_constant", 0.5, "has no effect here: all samples count alike"),
+        ("MinMax", "percentile", 50.0, f"{OF_ANOTHER} MinMax"),
+        ("MinMax", "num_bins", 16, f"{OF_ANOTHER} MinMax"),
+        ("Entropy", "moving_average", True, f"{OF_ANOTHER} Entropy"),
+        ("Percentile", "max_intermediate_outputs", 8, f"{OF_ANOTHER} Percentile"),
+    ],
+)
+def test_an_option_without_effect_gives_a_warning(
+    caplog: pytest.LogCaptureFixture, method: str, option: str, value: Any, why: str
+) -> None:
+    chosen = ours.CalibrationMethod[method]
+    ours.create_calibrator(DIGITS.model, calibrate_method=chosen, extra_options={option: value})
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.startswith(f"extra_options[{option!r}] {why}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from ..._inputs.samples import sample_source
 from ..._options import check
 from ..._results.ranges import Ranges
 from ...errors import OptionError
+from . import _calibrator_options
 from ._choices import tensors_of
 from ._packages import onnxruntime_package
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
@@ -314,7 +315,11 @@ class PercentileCalibrater(CalibraterBase):
         self._method = f"percentile:{percentile}"
 
 
-_UNUSED = ("averaging_constant", "max_intermediate_outputs", "num_bins", "num_quantized_bins")
+_CALIBRATERS: dict[str, Callable[..., CalibraterBase]] = {
+    "MinMax": MinMaxCalibrater,
+    "Entropy": EntropyCalibrater,
+    "Percentile": PercentileCalibrater,
+}
 
 
 def create_calibrator(
@@ -339,7 +344,8 @@ def create_calibrator(
     calibrate_method
         A `CalibrationMethod`.
     extra_options
-        ``symmetric``, ``moving_average`` and ``percentile``; the numbers of bins have no effect.
+        ``symmetric``, ``moving_average`` for MinMax, and ``percentile`` for Percentile. An option
+        that has no effect, as the numbers of bins and those of another method, gives a warning.
 
     Raises
     ------
@@ -359,25 +365,11 @@ def create_calibrator(
     (array([0.], dtype=float32), array([1.], dtype=float32))
     """
     del use_external_data_format, providers
-    given = dict(extra_options or {})
-    symmetric = bool(given.pop("symmetric", False))
-    moving, percentile = given.pop("moving_average", False), given.pop("percentile", 99.999)
-    for name in _UNUSED:
-        given.pop(name, None)
-    if given:
-        what = f"extra_options has {min(given)!r}, which create_calibrator does not take"
-        raise OptionError(what, option="extra_options")
-    given_model = (model, op_types_to_calibrate, augmented_model_path)
-    made: CalibraterBase
-    match getattr(calibrate_method, "name", None):
-        case "MinMax":
-            made = MinMaxCalibrater(*given_model, symmetric=symmetric, moving_average=moving)
-        case "Entropy":
-            made = EntropyCalibrater(*given_model, symmetric=symmetric)
-        case "Percentile":
-            made = PercentileCalibrater(*given_model, symmetric=symmetric, percentile=percentile)
-        case _:
-            what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or"
-            raise OptionError(f"{what} Percentile", option="calibrate_method")
+    name = getattr(calibrate_method, "name", "")
+    if (kind := _CALIBRATERS.get(name)) is None:
+        what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or Percentile"
+        raise OptionError(what, option="calibrate_method")
+    options = _calibrator_options.of_method(name, extra_options)
+    made = kind(model, op_types_to_calibrate, augmented_model_path, **options)
     made.augment_graph()
     return made
