@@ -14,8 +14,8 @@ Names, order and defaults of arguments are those of onnxruntime 1.31. The writte
 name. Functions that return None in onnxruntime return a `Report` here.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
-``shape_inference``, ``preprocess``, ``execution_providers.qnn``, ``qdq_loss_debug``,
-``matmul_nbits_quantizer``, ``matmul_bnb4_quantizer`` and ``registry``.
+``shape_inference``, ``preprocess``, ``static_quantize_runner``, ``execution_providers.qnn``,
+``qdq_loss_debug``, ``matmul_nbits_quantizer``, ``matmul_bnb4_quantizer`` and ``registry``.
 """
 
 from __future__ import annotations
