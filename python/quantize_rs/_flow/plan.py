@@ -57,7 +57,7 @@ class Plan:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings about the plan."""
-        return tuple(self.to_dict()["warnings"])
+        return tuple(self._plan.warnings)
 
     def calibrate(
         self,

@@ -75,6 +75,19 @@ impl Plan {
         Plan::new(Arc::clone(&self.model), self.plan.observing_all())
     }
 
+    /// The warnings, without building the rest of the plan.
+    #[getter]
+    fn warnings(&self) -> Vec<String> {
+        self.plan.warnings.clone()
+    }
+
+    /// The same plan with other warnings.
+    fn with_warnings(&self, warnings: Vec<String>) -> Plan {
+        let mut plan = (*self.plan).clone();
+        plan.warnings = warnings;
+        Plan::new(Arc::clone(&self.model), plan)
+    }
+
     /// The values whose ranges the plan needs and that have none in `ranges`.
     fn missing(&self, py: Python<'_>, ranges: &Ranges) -> PyResult<Vec<String>> {
         gil::detached(py, self.model.path(), || ranges.found.missing(&self.plan))

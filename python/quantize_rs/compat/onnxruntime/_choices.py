@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import logging
 from collections.abc import Collection, Iterable, Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..._flow.model import Model, op_types
+from ..._flow.plan import Plan
 from ..._options import check
 from ...errors import OptionError
 
@@ -22,8 +24,10 @@ __all__ = [
     "op_types_of",
     "quantizable_types",
     "rename_plan_errors",
+    "rename_plan_warnings",
     "tensors_of",
     "type_of",
+    "with_warnings",
     "without_subgraphs",
 ]
 
@@ -163,3 +167,24 @@ def rename_plan_errors() -> Iterator[None]:
         if what == str(error):
             raise
         raise OptionError(what, option=error.option) from None
+
+
+# The same for warnings of a plan.
+_WARNED = {
+    "in the format dynamic": "in quantize_dynamic",
+    "symmetric=False": "extra_options['WeightSymmetric']=False",
+}
+
+
+def rename_plan_warnings(plan: Plan) -> Plan:
+    """Rename options in the warnings of a plan to the names in onnxruntime."""
+    said = plan.warnings
+    renamed = said
+    for native, theirs in _WARNED.items():
+        renamed = tuple(text.replace(native, theirs) for text in renamed)
+    return plan if renamed == said else with_warnings(plan, renamed)
+
+
+def with_warnings(plan: Plan, warnings: Iterable[str]) -> Plan:
+    """Return the same plan with other warnings."""
+    return dataclasses.replace(plan, _plan=plan._plan.with_warnings(list(warnings)))

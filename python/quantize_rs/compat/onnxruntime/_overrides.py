@@ -15,7 +15,7 @@ from ..._flow.model import Model
 from ..._flow.plan import Plan
 from ..._results.rows import PlannedValue
 from ...errors import OptionError
-from ._choices import type_of
+from ._choices import rename_plan_warnings, type_of
 
 __all__ = ["Overrides", "read"]
 
@@ -90,7 +90,7 @@ class Overrides:
             alone = options | {"equalize": False, "smooth": False}
             self._drop_types(model.plan(**alone))
             options = options | {"activation_types": self.activation_types}
-        plan = model.plan(**options)
+        plan = rename_plan_warnings(model.plan(**options))
         self.check(plan)
         return plan
 
@@ -188,8 +188,8 @@ def read(
     """Return the options for overrides.
 
     `usual` is the type of other activations, or None if they are quantized when the model runs;
-    `others` are the options of `Model.plan` for other weights, in which `symmetric` is None if the
-    target decides that.
+    `others` are the options of `Model.plan` for other weights, in which `symmetric` is None if it
+    follows from the type or the target.
 
     Raises
     ------
@@ -245,7 +245,6 @@ def _weight(
     others: Mapping[str, Any],
 ) -> None:
     """Add the type of a weight, and whether it has a scale for each channel."""
-    symmetric = others["symmetric"]
     types = {
         type_of("quant_type", entry["quant_type"]) for entry in entries if "quant_type" in entry
     }
@@ -255,8 +254,12 @@ def _weight(
         if any(key in entry for entry in entries):
             raise _wrong(name, f"has {key}: scales of weights are computed from their elements")
     entry: dict[str, Any] = {"match": {"name": name}}
+    kind = others["weights"]
     if types:
-        entry["weights"] = types.pop()
+        kind = entry["weights"] = types.pop()
+    symmetric = others["symmetric"]
+    if symmetric is None and others["target"] != "qnn":
+        symmetric = not kind.startswith("uint")
     asked = {bool(one["symmetric"]) for one in entries if one.get("symmetric") is not None}
     if symmetric is not None and asked - {symmetric}:
         what = f"has symmetric: {not symmetric}, unlike other weights: set WeightSymmetric"

@@ -92,14 +92,15 @@ def _plan_options(
             _log.warning("reduce_range %s, which is for NPUs", where)
             reduce_range = False
     subgraphs = extra.pop("subgraphs", True)
+    qnn = extra.get("target") == "qnn"
     return {
         "weights": weights,
         "per_channel": per_channel,
-        # The target qnn takes only weights with zero point 0.
-        "symmetric": None if extra.get("target") == "qnn" else not weights.startswith("uint"),
+        # None where it follows from the type, or from the target qnn: it takes no zero points.
+        "symmetric": None if qnn or weights.startswith("uint") else True,
         "target": "x86-avx2" if reduce_range else None,
         # The target qnn quantizes the values around all operators.
-        "op_types": op_types_of(op_types, model, exclude, warn=extra.get("target") != "qnn"),
+        "op_types": op_types_of(op_types, model, exclude, warn=not qnn),
         "exclude": exclude,
         "include": included or None,
         "overrides": [] if subgraphs else without_subgraphs(model),

@@ -213,7 +213,7 @@ fn warn_in_bytes(context: &Context<'_, '_>) -> Outcome {
     }))
 }
 
-/// Warns that weights of integer operators have zero points of 0 although others were asked for.
+/// Warns that weights of integer operators are symmetric although the options ask for zero points.
 pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -> Outcome {
     let config = context.config;
     let dynamic = config.output_format == Format::Dynamic;
@@ -229,11 +229,12 @@ pub(super) fn warn_symmetric(context: &Context<'_, '_>, decisions: &Decisions) -
             && (of_kernels || forces_symmetric(config, qtype, granularity))
     };
     let warning = if dynamic {
-        "in the format dynamic, weights of convolutions with one scale per channel and those of \
-         tables and LSTMs have zero points of 0: symmetric=False has no effect on them"
+        "in the format dynamic, zero points of convolutions with one scale per channel, of tables \
+         and of LSTMs are the middle of the type: symmetric=False has no effect on them"
     } else {
-        "weights with one scale per channel have zero points of 0 where activations are quantized \
-         too: symmetric=False has no effect on them; with per_channel=False it has"
+        "zero points of weights with one scale per channel are the middle of the type where \
+         activations are quantized too: symmetric=False has no effect on them; with \
+         per_channel=False it has"
     };
     Outcome::warn(context.constants.iter().any(forced).then(|| warning.to_owned()))
 }
