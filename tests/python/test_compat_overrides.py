@@ -263,3 +263,61 @@ def test_a_type_for_a_value_whose_channels_would_be_rescaled_has_an_effect(
     ours.quantize_static(model.SerializeToString(), out, Reader(), extra_options=extra)
     assert not said(caplog)
     assert "r0" in grids(out)
+
+
+def before_leaky() -> bytes:
+    """Make a convolution that LeakyRelu reads, and another one."""
+    weights = {f"w{index}": RNG.normal(size=(8, 3 if index == 0 else 8, 3, 3)) for index in (0, 1)}
+    nodes = [
+        helper.make_node("Conv", ["x", "w0"], ["c0"], "conv0", pads=[1] * 4),
+        helper.make_node("LeakyRelu", ["c0"], ["r0"], "leaky"),
+        helper.make_node("Conv", ["r0", "w1"], ["y"], "conv1", pads=[1] * 4),
+    ]
+    return graphs.built(nodes, weights, ["N", 3, 8, 8])
+
+
+@pytest.mark.parametrize("kind", ["QUInt16", "QInt8"])
+def test_a_type_that_leaves_its_value_float_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    # onnxruntime writes the value with that type, for which no operator here has a kernel.
+    out = tmp_path / "o.onnx"
+    types: dict[str, Any] = {"activation_type": ours.QuantType.QUInt8}
+    ours.quantize_static(before_leaky(), out, Reader(), **types)
+    assert "c0" in grids(out)
+    caplog.clear()
+    extra = {"TensorQuantOverrides": {"c0": [{"quant_type": ours.QuantType[kind]}]}}
+    report = ours.quantize_static(before_leaky(), out, Reader(), extra_options=extra, **types)
+    assert "c0" not in grids(out)
+    (text,) = (text for text in said(caplog) if "c0" in text)
+    name = kind.removeprefix("Q").lower()
+    assert text == (
+        "extra_options['TensorQuantOverrides']['c0'] leaves it float, as nothing computes on "
+        f"integers with {name} there: read by LeakyRelu, which takes it in float"
+    )
+    assert not any("activation_types" in text for text in (*said(caplog), *report.warnings))
+
+
+def test_a_type_that_another_value_decides_is_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv"),
+        helper.make_node("MaxPool", ["c"], ["m"], "pool", kernel_shape=[2, 2]),
+        helper.make_node("Conv", ["m", "v"], ["y"], "last"),
+    ]
+    weights = {"w": RNG.normal(size=(8, 3, 3, 3)), "v": RNG.normal(size=(8, 8, 3, 3))}
+    model = graphs.built(nodes, weights, ["N", 3, 8, 8])
+    types: dict[str, Any] = {"activation_type": ours.QuantType.QUInt8}
+    extra = {
+        "TensorQuantOverrides": {
+            "c": [{"quant_type": ours.QuantType.QUInt8}],
+            "m": [WIDE],
+        }
+    }
+    ours.quantize_static(model, tmp_path / "o.onnx", Reader(), extra_options=extra, **types)
+    (text,) = (text for text in said(caplog) if "'m'" in text or "`m`" in text)
+    assert text == (
+        "extra_options['TensorQuantOverrides']['m'] has no effect: `m` always has the type of "
+        "`c`: give the type to `c`"
+    )

@@ -273,7 +273,8 @@ EXTRA: dict[str, Row] = {
         "of weights ranges, `reduce_range`, an `axis` other than that of the output channels and "
         "another symmetry than that of the others, are refused, and in dynamic all of activations. "
         "An entry that changes nothing, as a type for what a Relu or Clip is fused into, gives a "
-        "warning with the reason",
+        "warning with the reason, and so does a type for which an operator around the value has "
+        "no kernel: the value stays float, where onnxruntime writes it with that type",
     ),
     "QDQKeepRemovableActivations": Row(
         _done(), _idle(), "always: the file keeps the Relu; the runtime fuses it"

@@ -15,7 +15,7 @@ from ..._flow.model import Model
 from ..._flow.plan import Plan
 from ..._results.rows import PlannedValue
 from ...errors import OptionError
-from ._choices import rename_plan_warnings, type_of
+from ._choices import rename_plan_warnings, type_of, with_warnings
 
 __all__ = ["Overrides", "read"]
 
@@ -90,7 +90,7 @@ class Overrides:
             alone = options | {"equalize": False, "smooth": False}
             self._drop_types(model.plan(**alone))
             options = options | {"activation_types": self.activation_types}
-        plan = rename_plan_warnings(model.plan(**options))
+        plan = self._explain_types(rename_plan_warnings(model.plan(**options)))
         self.check(plan)
         return plan
 
@@ -102,6 +102,28 @@ class Overrides:
             if row is None or not row.quantized:
                 _warn_unused(name, _float(row))
                 del self.activation_types[name], self.entries[name]
+
+    def _explain_types(self, plan: Plan) -> Plan:
+        """Say in the words of the caller what a plan says of the types: one warning for each."""
+        if not self.activation_types:
+            return plan
+        rows = {value.name: value for value in plan.values}
+        warnings = list(plan.warnings)
+        for name, kind in self.activation_types.items():
+            start = f"activation_types names `{name}`, "
+            said = [text for text in warnings if text.startswith(start)]
+            warnings = [text for text in warnings if text not in said]
+            row = rows.get(name)
+            if row is not None and not row.quantized:
+                why = row.why.removeprefix("not quantized: ")
+                what = "%s[%r] leaves it float, as nothing computes on integers with %s there: %s"
+                _log.warning(what, _WHERE, name, kind, why)
+            elif said:
+                _warn_unused(name, said[0].removeprefix(start).removeprefix("but "))
+            else:
+                continue
+            del self.entries[name]
+        return with_warnings(plan, warnings)
 
     def check(self, plan: Plan) -> None:
         """Refuse an axis that a plan does not have, and warn of each entry that changes nothing.
