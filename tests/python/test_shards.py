@@ -264,3 +264,15 @@ def test_the_command_line_writes_and_merges_parts(tmp_path: Path) -> None:
     done = command("calibrate", DIGITS.model, *given, "--shard", "1/2")
     assert done.returncode == 2
     assert "--ranges-out" in done.stderr
+
+
+def test_the_command_takes_another_name_of_the_file_of_ranges(tmp_path: Path) -> None:
+    written = {}
+    for flag in ("--ranges-out", "--save-ranges"):
+        path = tmp_path / flag
+        line = [sys.executable, "-m", "quantize_rs", "calibrate", str(DIGITS.model), "--quiet"]
+        line += ["--data", str(DIGITS.calibration), "--shard", "1/2", flag, str(path)]
+        done = subprocess.run(line, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        written[flag] = path.read_bytes()
+    assert written["--ranges-out"] == written["--save-ranges"]

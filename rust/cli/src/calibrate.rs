@@ -117,6 +117,7 @@ pub(crate) struct RangesArguments {
     pub(crate) ranges: Option<PathBuf>,
     #[arg(
         long,
+        visible_alias = "save-ranges",
         value_name = "FILE",
         conflicts_with = "ranges",
         help = options::help("ranges_out")
