@@ -117,7 +117,8 @@ def test_they_come_as_near_as_those_of_onnxruntime(
     before.write_bytes(model)
     quantize_dynamic(before, after, per_channel=per_channel, weight_type=QuantType.QInt8)
     peer = decibels(model, after.read_bytes(), feeds)
-    assert decibels(model, quantized(model, per_channel=per_channel).model, feeds) >= peer
+    ours = quantized(model, per_channel=per_channel, target="x86")
+    assert decibels(model, ours.model, feeds) >= peer
 
 
 def test_every_direction_has_a_scale_of_its_own() -> None:

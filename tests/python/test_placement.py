@@ -508,9 +508,9 @@ def test_a_gemm_with_factors_runs_on_integers(output_format: str, tmp_path: Path
     samples = [{"x": rng.standard_normal((4, 32)).astype(np.float32)} for _ in range(32)]
     out = tmp_path / "q.onnx"
     if output_format == "qdq":
-        quantize_rs.quantize_with_calibration(model, out, samples)
+        quantize_rs.quantize_with_calibration(model, out, samples, target="x86")
     else:
-        quantize_rs.quantize(model, out, output_format=output_format)
+        quantize_rs.quantize(model, out, output_format=output_format, target="x86")
     kernels = oracle.kernels(out)
     assert (
         kernels["QGemm"] + kernels["MatMulIntegerToFloat"] + kernels["DynamicQuantizeMatMul"] == 2

@@ -43,7 +43,8 @@ pub(super) fn rounded_again(
     (engine, samples): (&dyn Engine, &[Sample]),
     control: Control<'_>,
 ) -> Result<Option<Ranges>, QuantizeError> {
-    let prepared = PreprocessedModel::of(model, config.clone())?;
+    // Options that the target does not take, such as activations of 16 bits.
+    let Ok(prepared) = PreprocessedModel::of(model, config.clone()) else { return Ok(None) };
     let plan = prepared.plan();
     let Some(mut fitting) = with_fitting_weights(&plan, ranges) else { return Ok(None) };
     let method: Method = ranges.method.parse()?;

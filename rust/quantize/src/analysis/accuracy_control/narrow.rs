@@ -40,14 +40,21 @@ impl CandidateEvaluator<'_> {
                 self.stages.next(|control| rounded_again(model, &config, found, given, control))?;
             self.ranges = fitting.map(Cow::Owned).or(self.ranges.take());
         }
-        let other = self.evaluate(&config, None, &Reverted::default())?;
-        let closer = other.attempt.is_closer(&first.attempt, &self.options.criteria);
-        let least = first.attempt.sqnr_db().map(|db| db + GAIN_DB);
-        if !closer || first.misses.is_empty() && other.attempt.sqnr_db() <= least {
-            self.ranges = ranges;
-            return Ok((first, None));
-        }
+        let other = match self.evaluate(&config, None, &Reverted::default()) {
+            Ok(other) if self.is_better(&first, &other) => other,
+            Err(error) if error.is_cancelled() => return Err(error),
+            _ => {
+                self.ranges = ranges;
+                return Ok((first, None));
+            }
+        };
         let (before, now) = (first.attempt.outputs, other.attempt.outputs.clone());
         Ok((other, Some(Narrowed { config, before, now })))
+    }
+
+    fn is_better(&self, first: &EvaluatedCandidate, other: &EvaluatedCandidate) -> bool {
+        let least = first.attempt.sqnr_db().map(|db| db + GAIN_DB);
+        let much = !first.misses.is_empty() || other.attempt.sqnr_db() > least;
+        much && other.attempt.is_closer(&first.attempt, &self.options.criteria)
     }
 }
