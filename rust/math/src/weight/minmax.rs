@@ -41,6 +41,6 @@ pub(super) fn first(ends: &Ends, spec: &QSpec) -> LaneParams {
 
 /// Whether a range reaches as far on both sides of 0, and further than 0.
 #[inline(always)]
-fn is_balanced(range: Range) -> bool {
+pub(super) fn is_balanced(range: Range) -> bool {
     range.max == -range.min && range.max > 0.0
 }

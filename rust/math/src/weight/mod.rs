@@ -222,8 +222,11 @@ pub fn fit<'a>(
             FloatSource::LittleEndian(values) => searched(values, layout, ranges, spec, search),
         };
     }
-    // Whether there are several candidates does not depend on the range.
-    if method.choices(Range { min: -1.0, max: 1.0 }, spec).count == 1 {
+    // Whether there are several candidates depends on the specification, and on whether a range
+    // reaches as far on both sides of 0.
+    let several = |max| method.choices(Range { min: -1.0, max }, spec).count > 1;
+    let balanced = || several(1.0) && ranges.iter().any(|range| minmax::is_balanced(*range));
+    if !several(2.0) && !balanced() {
         return ranges.iter().map(|range| params(*range, spec)).collect();
     }
     match data {
