@@ -355,6 +355,17 @@ def one_loud_channel() -> onnx.ModelProto:
     return model
 
 
+def test_static_is_measured_as_its_call_makes_it_on_any_processor(
+    digits: Path, images: Path
+) -> None:
+    found = recommend(digits, images)
+    ways = [(found.way, found.measured), *((one.way, one.measured) for one in found.otherwise)]
+    (measured,) = (measured for way, measured in ways if way == "static")
+    assert measured is not None
+    assert measured.sqnr_db is not None
+    assert measured.sqnr_db > 30
+
+
 def test_a_strategy_that_is_measured_poor_yields_to_an_alternative() -> None:
     rng = np.random.default_rng(1)
     samples = rng.standard_normal((8, 1, 16, 12, 12)).astype(np.float32)

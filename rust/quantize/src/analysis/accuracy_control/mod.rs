@@ -3,7 +3,7 @@
 
 mod candidate;
 mod fall_back;
-mod narrow;
+mod reduced_range;
 
 use std::time::Instant;
 
@@ -118,8 +118,8 @@ pub fn quantize_with_accuracy_control(
         let mut evaluator =
             CandidateEvaluator::new(model, ranges, engine, &samples, options, control);
         let first = evaluator.evaluate(config, None, &Reverted::default())?;
-        let (first, narrowed) = evaluator.with_narrow_weights(first)?;
-        let config = narrowed.as_ref().map_or(config, |narrowed| &narrowed.config);
+        let (first, reduced) = evaluator.with_reduced_range(first)?;
+        let config = reduced.as_ref().map_or(config, |reduced| &reduced.config);
         let (chosen, layers, mut earlier) = match &first.misses[..] {
             [] => (first, Reverted::default(), Vec::new()),
             _ if !options.fall_back => {
@@ -150,8 +150,8 @@ pub fn quantize_with_accuracy_control(
             }
         }
         report.notes.extend(notes);
-        if let Some(narrowed) = &narrowed {
-            narrowed.warn(report);
+        if let Some(reduced) = &reduced {
+            reduced.warn(report);
         }
         if !verified.held_out {
             let what = "accuracy was measured on the calibration samples: pass other samples as \

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Check, MARGIN_DB, POOR_DB};
-use crate::analysis::narrow_weights::{self, narrow, rounded_again, saturates};
+use crate::analysis::reduced_range::{self, reduced, rounded_again, saturates};
 use crate::apply::Quantized;
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
@@ -48,7 +48,7 @@ impl<'a> Check<'a> {
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
     ) -> Result<Option<Better>, QuantizeError> {
-        let mut best = self.with_narrow_weights(quantized, ranges, measured)?;
+        let mut best = self.with_reduced_range(quantized, ranges, measured)?;
         if best.is_none() && saturates(quantized, &measured.engine) {
             return Ok(None);
         }
@@ -71,20 +71,20 @@ impl<'a> Check<'a> {
         if let Some(Better { quantized: better, measured: now, .. }) = &mut best
             && better.report().config.target != quantized.report().config.target
         {
-            narrow_weights::warn(better.report_mut(), &measured.outputs, &now.outputs);
+            reduced_range::warn(better.report_mut(), &measured.outputs, &now.outputs);
         }
         Ok(best)
     }
 
     /// The result with weights of 7 bits, where sums of 8 bits saturate on this processor, make the
     /// error much larger, and no target is named.
-    fn with_narrow_weights(
+    fn with_reduced_range(
         &mut self,
         quantized: &Quantized,
         ranges: Option<&Ranges>,
         measured: &OutputCheck,
     ) -> Result<Option<Better>, QuantizeError> {
-        let Some(config) = narrow(quantized, &measured.engine) else { return Ok(None) };
+        let Some(config) = reduced(quantized, &measured.engine) else { return Ok(None) };
         let fitting = match ranges {
             None => None,
             Some(ranges) => {
@@ -94,8 +94,8 @@ impl<'a> Check<'a> {
             }
         };
         let found = self.tried(config, fitting.as_ref().or(ranges), measured, 0.0)?;
-        self.narrow_is_no_better = found.is_none();
-        let least = measured.sqnr_db().map(|db| db + narrow_weights::GAIN_DB);
+        self.reduced_is_no_better = found.is_none();
+        let least = measured.sqnr_db().map(|db| db + reduced_range::GAIN_DB);
         let found = found.filter(|better| better.measured.sqnr_db() > least);
         Ok(found.map(|better| Better { ranges: fitting, ..better }))
     }

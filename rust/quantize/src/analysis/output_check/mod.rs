@@ -85,7 +85,7 @@ impl Quantized {
             progress,
             seconds_per_sample: 0.0,
             layers: None,
-            narrow_is_no_better: false,
+            reduced_is_no_better: false,
         };
         let mut found = check.measured(self);
         let seconds_of_both = begun.elapsed().as_secs_f64();
@@ -102,7 +102,7 @@ impl Quantized {
             self.report_mut().seconds = seconds;
             found = Ok(better.measured);
         }
-        if check.narrow_is_no_better {
+        if check.reduced_is_no_better {
             self.report_mut().warnings.retain(|warning| warning != SATURATING);
         }
         let (found, warnings) = match found {
@@ -184,7 +184,7 @@ struct Check<'a> {
     /// The errors of the layers, once they are measured.
     layers: Option<Sensitivity>,
     /// Whether weights of 7 bits were tried, and gain nothing where sums saturate.
-    narrow_is_no_better: bool,
+    reduced_is_no_better: bool,
 }
 
 impl Check<'_> {

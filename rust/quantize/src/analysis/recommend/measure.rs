@@ -13,14 +13,17 @@ use super::{
     render_call,
 };
 use crate::analysis::latency::QUICK;
+use crate::analysis::reduced_range::{GAIN_DB, reduced};
+use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
 use crate::calibrate::pair::SliceSamples;
 use crate::calibrate::{Control, calibrate};
-use crate::error::{CalibrationErrorKind, QuantizeErrorKind, while_unchanged};
+use crate::error::while_unchanged;
 use crate::report::assessment::FAR_DB;
 use crate::report::{Speed, worst_sqnr};
 use crate::{
-    CalibrationError, CompareOptions, Method, PreprocessedModel, QuantizeError, Target, compare,
+    CalibrationError, CompareOptions, Config, Method, PreprocessedModel, QuantizeError, Target,
+    compare,
 };
 
 /// The number of samples that are read.
@@ -159,17 +162,11 @@ pub fn recommend_measured(
 
 /// The reason that says why a strategy was not measured.
 fn not_measured(error: QuantizeError) -> Result<Reason, QuantizeError> {
-    match error.kind() {
-        QuantizeErrorKind::Calibration(calibration)
-            if matches!(calibration.kind(), CalibrationErrorKind::Cancelled) =>
-        {
-            Err(error)
-        }
-        _ => {
-            let text = format!("not measured: {error}");
-            Ok(Reason { rule: MEASURED, text })
-        }
+    if error.is_cancelled() {
+        return Err(error);
     }
+    let text = format!("not measured: {error}");
+    Ok(Reason { rule: MEASURED, text })
 }
 
 /// The rule of a recommendation that measurement decided.
@@ -250,9 +247,21 @@ struct Measurement<'a, 'c> {
 }
 
 impl Measurement<'_, '_> {
+    /// What the recommended call makes: where sums saturate on this processor, it may take weights
+    /// of 7 bits.
     fn of(&mut self, choice: &RecommendedOptions) -> Result<MeasuredStrategy, QuantizeError> {
+        let (quantized, measured) = self.with(render_call::config(choice, self.wanted.target)?)?;
+        let Some(config) = reduced(&quantized, &measured.engine) else { return Ok(measured) };
+        let least = measured.sqnr_db.map(|db| db + GAIN_DB);
+        match self.with(config) {
+            Ok((_, better)) if better.sqnr_db > least => Ok(better),
+            Err(error) if error.is_cancelled() => Err(error),
+            _ => Ok(measured),
+        }
+    }
+
+    fn with(&mut self, config: Config) -> Result<(Quantized, MeasuredStrategy), QuantizeError> {
         let Self { model, wanted, engine, taken, control } = self;
-        let config = render_call::config(choice, wanted.target)?;
         let here = runs_here(wanted.target);
         let prepared = PreprocessedModel::of(model, config)?;
         let plan = prepared.plan();
@@ -283,7 +292,7 @@ impl Measurement<'_, '_> {
         let control = Control { threads: control.threads, progress: &mut *control.progress };
         let found = compare(model, quantized.model(), *engine, &mut samples, &options, control)?;
         let speed = found.speed.filter(Speed::is_reliable);
-        Ok(MeasuredStrategy {
+        let measured = MeasuredStrategy {
             samples: found.samples,
             sqnr_db: worst_sqnr(&found.outputs),
             speedup: speed.as_ref().map(|speed| speed.speedup),
@@ -291,7 +300,8 @@ impl Measurement<'_, '_> {
             engine: found.engine,
             bytes: found.bytes_quantized,
             bytes_original: found.bytes_original,
-        })
+        };
+        Ok((quantized, measured))
     }
 }
 

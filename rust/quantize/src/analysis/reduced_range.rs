@@ -14,7 +14,7 @@ use crate::plan::reduced_warning;
 use crate::{Config, Method, OutputRow, PreprocessedModel, QuantizeError, Ranges, Report, report};
 
 /// The target without VNNI.
-const NARROW: Target = Target::X86Avx2;
+const REDUCED: Target = Target::X86Avx2;
 
 /// The least gain of weights that are less accurate on other processors, in decibels: half the
 /// power of the error.
@@ -28,10 +28,10 @@ pub(super) fn saturates(quantized: &Quantized, engine: &str) -> bool {
 
 /// The options with weights of 7 bits for a result whose sums saturate here, unless a target was
 /// named.
-pub(super) fn narrow(quantized: &Quantized, engine: &str) -> Option<Config> {
+pub(super) fn reduced(quantized: &Quantized, engine: &str) -> Option<Config> {
     let config = &quantized.report().config;
     (saturates(quantized, engine) && config.target.is_none())
-        .then(|| Config { target: Some(NARROW), ..config.clone() })
+        .then(|| Config { target: Some(REDUCED), ..config.clone() })
 }
 
 /// The ranges with weights that are rounded for these options on calibration samples, if they were
@@ -66,7 +66,7 @@ pub(super) fn rounded_again(
 /// Says in the report of a result with weights of 7 bits that they were not asked for, with the
 /// outputs before and now.
 pub(super) fn warn(report: &mut Report, before: &[OutputRow], now: &[OutputRow]) {
-    let of_target = reduced_warning(NARROW.name());
+    let of_target = reduced_warning(REDUCED.name());
     report.warnings.retain(|warning| *warning != of_target);
     let measured = match [before, now].map(report::worst_sqnr) {
         [Some(before), Some(now)] => {

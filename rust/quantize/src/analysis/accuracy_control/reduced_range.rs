@@ -3,20 +3,20 @@
 use std::borrow::Cow;
 
 use super::candidate::{CandidateEvaluator, EvaluatedCandidate, Reverted};
-use crate::analysis::narrow_weights::{self, GAIN_DB, narrow, rounded_again};
+use crate::analysis::reduced_range::{self, GAIN_DB, reduced, rounded_again};
 use crate::{Config, OutputRow, QuantizeError, Report};
 
 /// Options with weights of 7 bits, and the outputs with 8 bits and with 7.
-pub(super) struct Narrowed {
+pub(super) struct Reduced {
     pub(super) config: Config,
     before: Vec<OutputRow>,
     now: Vec<OutputRow>,
 }
 
-impl Narrowed {
+impl Reduced {
     /// Says in a report that the weights have 7 bits.
     pub(super) fn warn(&self, report: &mut Report) {
-        narrow_weights::warn(report, &self.before, &self.now);
+        reduced_range::warn(report, &self.before, &self.now);
     }
 }
 
@@ -24,11 +24,11 @@ impl CandidateEvaluator<'_> {
     /// The model with weights of 7 bits, if sums saturate on this processor, no target is named and
     /// it is much better, or closer to the criteria that the given one misses; otherwise the given
     /// one. Layers that are reverted then are not those whose sums saturate.
-    pub(super) fn with_narrow_weights(
+    pub(super) fn with_reduced_range(
         &mut self,
         first: EvaluatedCandidate,
-    ) -> Result<(EvaluatedCandidate, Option<Narrowed>), QuantizeError> {
-        let Some(config) = narrow(&first.quantized, &first.engine) else {
+    ) -> Result<(EvaluatedCandidate, Option<Reduced>), QuantizeError> {
+        let Some(config) = reduced(&first.quantized, &first.engine) else {
             return Ok((first, None));
         };
         let ranges = self.ranges.clone();
@@ -49,7 +49,7 @@ impl CandidateEvaluator<'_> {
             }
         };
         let (before, now) = (first.attempt.outputs, other.attempt.outputs.clone());
-        Ok((other, Some(Narrowed { config, before, now })))
+        Ok((other, Some(Reduced { config, before, now })))
     }
 
     fn is_better(&self, first: &EvaluatedCandidate, other: &EvaluatedCandidate) -> bool {
