@@ -104,7 +104,8 @@ class AccuracyControl:
         warning. If a few layers cause it in a model that is calibrated, they stay float, and the
         warning names them. If weights get fewer than 8 bits and an output has less than 10 dB,
         convolutions get 8 bits, with a warning, unless `layer_bits` has a number for them.
-        Equalization and smoothing are taken back where the outputs are better without them. `none`
+        Equalization and smoothing are taken back where the outputs are better without them. Without
+        `target`, weights get 7 bits where that is better on an x86 processor without VNNI. `none`
         leaves all that out, so that the result does not depend on what a machine measures. Without
         samples the inputs are made from the graph; models of more than 256 MB and models with saved
         ranges are not run then. One of ``"auto"``, ``"none"``. Default: 'auto'.
