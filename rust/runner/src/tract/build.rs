@@ -149,8 +149,8 @@ fn observed_model(
     Ok((optimized(model.into_typed()?)?, real))
 }
 
-/// The most changes of tract's optimizer per node. Some graphs it changes to and fro without end: a
-/// product with a constant on the left behind a `Scan` over the second axis.
+/// The most changes of tract's optimizer per node. Some graphs it changes to and fro without end:
+/// a second `Scan`, or a product with a constant on the left, behind a `Scan` over the second axis.
 const CHANGES_PER_NODE: usize = 50;
 
 /// Nodes that the bodies of a small model may have.
