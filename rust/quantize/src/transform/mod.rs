@@ -89,6 +89,11 @@ pub(crate) enum Purpose {
 }
 
 impl Pass {
+    /// A pass without variants.
+    const fn new(name: &'static str, about: &'static str, stage: PassStage, run: Run) -> Self {
+        Self { name, about, stage, run, minimal: None, per_tensor: None, attention: None }
+    }
+
     fn variant(&self, purpose: Purpose) -> Run {
         let Purpose::Planning { per_tensor, attention } = purpose else { return self.run };
         let by_tensor = self.per_tensor.filter(|_| per_tensor);
@@ -140,180 +145,138 @@ pub(crate) const INLINE_FUNCTIONS: &str = "inline_functions";
 /// No pass that runs before planning merges constants: equal constants may need scales along
 /// different axes.
 pub const ALL: &[Pass] = &[
+    Pass::new(
+        REMOVE_WEIGHT_INPUTS,
+        "makes initializers constants where all of them are inputs too",
+        PassStage::Always,
+        remove_weight_inputs::run,
+    ),
     Pass {
-        name: REMOVE_WEIGHT_INPUTS,
-        about: "makes initializers constants where all of them are inputs too",
-        stage: PassStage::Always,
-        run: remove_weight_inputs::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: INLINE_FUNCTIONS,
-        about: "replaces calls of model-local functions with the nodes of the functions",
-        stage: PassStage::Always,
-        run: inline_functions::all,
         minimal: Some(inline_functions::with_weights),
-        per_tensor: None,
-        attention: None,
+        ..Pass::new(
+            INLINE_FUNCTIONS,
+            "replaces calls of model-local functions with the nodes of the functions",
+            PassStage::Always,
+            inline_functions::all,
+        )
     },
+    Pass::new(
+        "lift_carried",
+        "takes values out of Loop and Scan that each iteration passes on unchanged",
+        PassStage::Always,
+        lift_carried::run,
+    ),
+    Pass::new(
+        LIFT_WEIGHTS,
+        "moves weights out of subgraphs (bodies of If, Loop, Scan)",
+        PassStage::Always,
+        lift_weights::run,
+    ),
     Pass {
-        name: "lift_carried",
-        about: "takes values out of Loop and Scan that each iteration passes on unchanged",
-        stage: PassStage::Always,
-        run: lift_carried::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: LIFT_WEIGHTS,
-        about: "moves weights out of subgraphs (bodies of If, Loop, Scan)",
-        stage: PassStage::Always,
-        run: lift_weights::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "split_fused",
-        about: "replaces operators that ONNX Runtime fused by a product and the rest",
-        stage: PassStage::Always,
-        run: split_fused::run,
-        minimal: None,
-        per_tensor: None,
         attention: Some(split_fused::unless_qattention),
+        ..Pass::new(
+            "split_fused",
+            "replaces operators that ONNX Runtime fused by a product and the rest",
+            PassStage::Always,
+            split_fused::run,
+        )
     },
+    Pass::new(
+        "remove_identity",
+        "removes nodes whose output equals their input",
+        PassStage::Always,
+        remove_identity::run,
+    ),
+    Pass::new(
+        STORE_INTEGERS,
+        "replaces weights that the model quantizes itself with the quantized integers",
+        PassStage::Always,
+        store_integers::run,
+    ),
+    Pass::new(
+        "fold_constants",
+        "evaluates constant expressions",
+        PassStage::Always,
+        fold_constants::run,
+    ),
+    Pass::new(
+        "fold_shapes",
+        "replaces computed shapes of a Reshape with constants",
+        PassStage::Always,
+        fold_shapes::run,
+    ),
     Pass {
-        name: "remove_identity",
-        about: "removes nodes whose output equals their input",
-        stage: PassStage::Always,
-        run: remove_identity::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: STORE_INTEGERS,
-        about: "replaces weights that the model quantizes itself with the quantized integers",
-        stage: PassStage::Always,
-        run: store_integers::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "fold_constants",
-        about: "evaluates constant expressions",
-        stage: PassStage::Always,
-        run: fold_constants::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "fold_shapes",
-        about: "replaces computed shapes of a Reshape with constants",
-        stage: PassStage::Always,
-        run: fold_shapes::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "fold_batch_norm",
-        about: "folds scales and shifts of channels into the preceding weights",
-        stage: PassStage::Always,
-        run: fold_batch_norm::run,
-        minimal: None,
         per_tensor: Some(fold_batch_norm::unless_coarser),
-        attention: None,
+        ..Pass::new(
+            "fold_batch_norm",
+            "folds scales and shifts of channels into the preceding weights",
+            PassStage::Always,
+            fold_batch_norm::run,
+        )
     },
     Pass {
-        name: "fold_batch_norm_forward",
-        about: "folds scales and shifts of channels into the following weights",
-        stage: PassStage::Always,
-        run: fold_batch_norm::forward,
         minimal: Some(fold_batch_norm::even),
-        per_tensor: None,
-        attention: None,
+        ..Pass::new(
+            "fold_batch_norm_forward",
+            "folds scales and shifts of channels into the following weights",
+            PassStage::Always,
+            fold_batch_norm::forward,
+        )
     },
+    Pass::new(
+        "fold_gemm_factors",
+        "folds alpha and beta of a Gemm, and makes its bias a vector, for integer kernels",
+        PassStage::Always,
+        fold_gemm_factors::run,
+    ),
     Pass {
-        name: "fold_gemm_factors",
-        about: "folds alpha and beta of a Gemm, and makes its bias a vector, for integer kernels",
-        stage: PassStage::Always,
-        run: fold_gemm_factors::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: EQUALIZE,
-        about: "scales channels between two weights, so that one scale covers all of them well",
-        stage: PassStage::Quantizing,
-        run: equalize::run,
-        minimal: None,
         per_tensor: Some(equalize::per_tensor),
-        attention: None,
+        ..Pass::new(
+            EQUALIZE,
+            "scales channels between two weights, so that one scale covers all of them well",
+            PassStage::Quantizing,
+            equalize::run,
+        )
     },
-    Pass {
-        name: "subtract_bias",
-        about: "subtracts negated biases of products, so that ONNX Runtime multiplies by integers",
-        stage: PassStage::Floats,
-        run: subtract_bias::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "resize_all_axes",
-        about: "makes a Resize with an axes attribute list all axes, for integer runtimes",
-        stage: PassStage::Always,
-        run: resize::all_axes,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: WIDEN_FLOATS,
-        about: "converts float16 and bfloat16 computations to float32, for integer kernels",
-        stage: PassStage::Integers,
-        run: widen_floats::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: "merge_duplicates",
-        about: "merges equal constants",
-        stage: PassStage::Optimizing,
-        run: merge_duplicates::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
-    Pass {
-        name: REMOVE_UNUSED,
-        about: "removes unused nodes and constants",
-        stage: PassStage::Optimizing,
-        run: remove_unused::run,
-        minimal: None,
-        per_tensor: None,
-        attention: None,
-    },
+    Pass::new(
+        "subtract_bias",
+        "subtracts negated biases of products, so that ONNX Runtime multiplies by integers",
+        PassStage::Floats,
+        subtract_bias::run,
+    ),
+    Pass::new(
+        "resize_all_axes",
+        "makes a Resize with an axes attribute list all axes, for integer runtimes",
+        PassStage::Always,
+        resize::all_axes,
+    ),
+    Pass::new(
+        WIDEN_FLOATS,
+        "converts float16 and bfloat16 computations to float32, for integer kernels",
+        PassStage::Integers,
+        widen_floats::run,
+    ),
+    Pass::new(
+        "merge_duplicates",
+        "merges equal constants",
+        PassStage::Optimizing,
+        merge_duplicates::run,
+    ),
+    Pass::new(
+        REMOVE_UNUSED,
+        "removes unused nodes and constants",
+        PassStage::Optimizing,
+        remove_unused::run,
+    ),
 ];
 
 /// Removes casts that have no effect, and no other nodes. No option selects it.
-const REMOVE_CASTS: Pass = Pass {
-    name: "remove_casts",
-    about: "removes casts to the type that a value has",
-    stage: PassStage::Optimizing,
-    run: remove_identity::casts,
-    minimal: None,
-    per_tensor: None,
-    attention: None,
-};
+const REMOVE_CASTS: Pass = Pass::new(
+    "remove_casts",
+    "removes casts to the type that a value has",
+    PassStage::Optimizing,
+    remove_identity::casts,
+);
 
 /// The edits of a pass.
 #[derive(Debug, Default)]
