@@ -354,6 +354,34 @@ def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) ->
     assert oracle.kernels(report.model)["QLinearConv"] == 2
 
 
+def test_a_pad_of_some_axes_between_integer_convolutions_runs() -> None:
+    rng = np.random.default_rng(2)
+    filters = [rng.standard_normal((8, c, 3, 3)).astype(np.float32) * 0.2 for c in (3, 8)]
+    constants = {"w0": filters[0], "w1": filters[1], "pads": np.array([1, 1]), "axes": [-2]}
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1] * 4),
+            helper.make_node("Relu", ["c0"], ["r0"]),
+            helper.make_node("Pad", ["r0", "pads", "", "axes"], ["p"], mode="reflect"),
+            helper.make_node("Conv", ["p", "w1"], ["y"], pads=[1] * 4),
+        ],
+        "pad",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.array(array), name) for name, array in constants.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    samples = [{"x": rng.standard_normal((1, 3, 12, 16)).astype(np.float32)} for _ in range(4)]
+    report = quantize_rs.quantize_with_calibration(model, None, samples, target="x86-avx2")
+    assert report.model is not None
+    assert [step.name for step in report.steps] == ["pad_all_axes"]
+    expected = oracle.ort(model.SerializeToString(), samples[0])
+    for optimized in (True, False):
+        found = oracle.ort(report.model, samples[0], optimized=optimized)
+        assert oracle.sqnr(expected, found) > 30
+    assert oracle.kernels(report.model)["QLinearConv"] == 2
+
+
 @pytest.mark.parametrize("opset", [10, 18])
 def test_room_for_other_samples_stays_within_a_clip(tmp_path: Path, opset: int) -> None:
     rng = np.random.default_rng(5)

@@ -58,6 +58,7 @@ def optimize(
         - ``"subtract_bias"``: subtract the negated bias of a ``Gemm``, or after a ``MatMul`` of
           two axes, so that ONNX Runtime multiplies by integers
         - ``"resize_all_axes"``: expand the `axes` of a ``Resize`` to all axes
+        - ``"pad_all_axes"``: expand the `axes` of a ``Pad`` to all axes
         - ``"widen_floats"``: compute in float32 instead of float16 or bfloat16
         - ``"merge_duplicates"``: store equal constants once
         - ``"dead"``: remove nodes and constants that nothing uses

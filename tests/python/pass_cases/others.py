@@ -16,6 +16,15 @@ DONE: dict[str, tuple[str, Odd, int]] = {
         ),
         1,
     ),
+    "pad_that_names_its_axes": (
+        "pad_all_axes",
+        Odd(
+            [node("Pad", "x pads - axes", mode="reflect")],
+            {"pads": np.array([1, 2, 0, 1]), "axes": np.array([-1, 1])},
+            opset=18,
+        ),
+        1,
+    ),
     "a_weight_that_a_body_carries": (
         "lift_carried",
         Odd(

@@ -22,6 +22,7 @@ mod lift_carried;
 mod lift_weights;
 mod merge_duplicates;
 mod optimize;
+mod pad;
 mod pass_edits;
 mod precision_guards;
 mod prune;
@@ -249,6 +250,12 @@ pub const ALL: &[Pass] = &[
         "makes a Resize with an axes attribute list all axes, for integer runtimes",
         PassStage::Always,
         resize::all_axes,
+    ),
+    Pass::new(
+        "pad_all_axes",
+        "makes a Pad with an axes input list all axes, for integer runtimes",
+        PassStage::Always,
+        pad::all_axes,
     ),
     Pass::new(
         WIDEN_FLOATS,

@@ -9,6 +9,7 @@ use super::Changes;
 use crate::QuantizeError;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Producer};
+use crate::util::axes::axis_of;
 
 /// The inputs of `Resize` that hold the scale of each axis, and the output dimension of each axis.
 const SCALES: usize = 2;
@@ -60,10 +61,7 @@ fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize,
         let tensor = graph.model.tensor(graph.constant(graph.input(node, input)?)?).ok()?;
         (tensor.shape == [axes.len()]).then_some(tensor)
     };
-    let places = axes.iter().map(|axis| {
-        let from_start = if *axis < 0 { *axis + i64::try_from(shape.len()).ok()? } else { *axis };
-        usize::try_from(from_start).ok().filter(|place| *place < shape.len())
-    });
+    let places = axes.iter().map(|axis| axis_of(*axis, shape.len()));
     let places: Vec<usize> = places.collect::<Option<_>>()?;
     if let Some(scales) = given(SCALES) {
         let mut all = vec![1.0; shape.len()];

@@ -2,6 +2,8 @@
 
 use quantize_rs_onnx::NodeProto;
 
+use crate::util::axes::axis_of;
+
 /// The axes of a rearranged constant and of the constant itself: dimension and stride of each axis,
 /// in elements of the constant.
 #[derive(Clone, Debug)]
@@ -72,7 +74,8 @@ impl View {
             "Unsqueeze" => self.unsqueezed(&listed()?),
             "Flatten" => {
                 let (axis, rank) = (node.int("axis", 1), self.axes.len());
-                let axis = if usize::try_from(axis) == Ok(rank) { rank } else { at(axis, rank)? };
+                let axis =
+                    if usize::try_from(axis) == Ok(rank) { rank } else { axis_of(axis, rank)? };
                 let lengths = self.lengths();
                 let (rows, columns) = lengths.split_at(axis);
                 self.with_shape(&[product(rows)?, product(columns)?])
@@ -85,7 +88,9 @@ impl View {
         let rank = self.axes.len();
         let order: Vec<usize> = match node.attribute("perm") {
             None => (0..rank).rev().collect(),
-            Some(perm) => perm.ints.iter().map(|axis| at(*axis, rank)).collect::<Option<_>>()?,
+            Some(perm) => {
+                perm.ints.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<_>>()?
+            }
         };
         let axes = order.iter().map(|axis| self.axes[*axis]).collect();
         (order.len() == rank).then(|| View { axes, source: self.source.clone() })
@@ -94,7 +99,7 @@ impl View {
     fn squeezed(&self, axes: &[i64]) -> Option<View> {
         let rank = self.axes.len();
         let gone: Vec<usize> =
-            axes.iter().map(|axis| at(*axis, rank)).collect::<Option<Vec<_>>>()?;
+            axes.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<Vec<_>>>()?;
         let kept = (0..rank).filter(|axis| !gone.contains(axis)).map(|axis| self.axes[axis]);
         let of_one = gone.iter().all(|axis| self.axes[*axis].0 == 1);
         of_one.then(|| View { axes: kept.collect(), source: self.source.clone() })
@@ -103,7 +108,7 @@ impl View {
     fn unsqueezed(&self, axes: &[i64]) -> Option<View> {
         let rank = self.axes.len().checked_add(axes.len())?;
         let mut new: Vec<usize> =
-            axes.iter().map(|axis| at(*axis, rank)).collect::<Option<Vec<_>>>()?;
+            axes.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<Vec<_>>>()?;
         new.sort_unstable();
         new.dedup();
         let mut found = self.axes.clone();
@@ -162,12 +167,6 @@ fn strided(shape: &[usize]) -> Option<Vec<(usize, usize)>> {
     }
     axes.reverse();
     Some(axes)
-}
-
-/// Resolves an axis that may be negative.
-fn at(axis: i64, rank: usize) -> Option<usize> {
-    let signed = i64::try_from(rank).ok()?;
-    usize::try_from(if axis < 0 { axis + signed } else { axis }).ok().filter(|axis| *axis < rank)
 }
 
 #[cfg(test)]
