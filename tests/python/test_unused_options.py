@@ -245,3 +245,33 @@ def test_a_way_that_some_weight_gets_is_none(options: dict[str, Any]) -> None:
     made = quantize_rs.quantize(matrices(), None, **options)
     assert made.model != quantize_rs.quantize(matrices(), None, bits=4).model
     assert not [text for text in made.warnings if "no effect" in text]
+
+
+FLOATS: dict[str, Any] = {"weights": "float16"}
+BLOCKS: dict[str, Any] = {"bits": 4, "block_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("others", "unused", "used"),
+    [
+        (FLOATS, {"block_size": 32}, BLOCKS),
+        (FLOATS, {"per_channel": False}, {"per_channel": False}),
+        ({"output_format": "matmul_nbits"}, {"per_channel": False}, {"per_channel": False}),
+        ({"weights": "float8e4m3fn"}, {"symmetric": False}, {"symmetric": False}),
+        ({}, {"narrow_range": True}, {"narrow_range": True, "symmetric": True}),
+        (FLOATS, {"narrow_range": True, "symmetric": True}, {}),
+        ({"output_format": "dynamic"}, {"dynamic_lstm": True}, {}),
+    ],
+    ids=str,
+)
+def test_an_option_that_changes_no_weight_is_a_warning(
+    others: dict[str, Any], unused: dict[str, Any], used: dict[str, Any]
+) -> None:
+    def warned(options: dict[str, Any]) -> list[str]:
+        found = quantize_rs.quantize(DIGITS, None, check="none", **options)
+        return [text for text in found.warnings if "has no effect" in text]
+
+    name, *_ = unused
+    (said,) = warned(others | unused)
+    assert said.startswith(name)
+    assert warned(others) == warned(used) == []

@@ -234,7 +234,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
             self._plan = opened.plan(
                 f"{kind}{bits}",
                 block_size=None if channel_wised_quantize else block_size,
-                per_channel=channel_wised_quantize,
+                per_channel=channel_wised_quantize or None,
                 symmetric=is_symmetric,
                 weight_method=method,
                 weight_algorithm="auto" if self._samples is None else "gptq",

@@ -45,7 +45,7 @@ mod slowdown_warnings;
 mod small_weights;
 mod types;
 mod unscalable;
-mod unused_methods;
+mod unused_options;
 mod weights;
 mod wider_weights;
 

@@ -8,7 +8,7 @@ use super::placement::{all_ops, cpu, op_inputs};
 use super::select::Selection;
 use super::{IntegerNode, biases, consumers, fallback, formats, integer_ops};
 use super::{ort_int8_workarounds, routers, slowdown_warnings};
-use super::{small_weights, unused_methods, weights};
+use super::{small_weights, unused_options, weights};
 use crate::Config;
 use crate::graph::uses::Constant;
 use crate::graph::{Graph, ValueId};
@@ -77,7 +77,7 @@ const RULES: &[Rule] = &[
     // Gives tables of int8 a zero point of 0, if ONNX Runtime would move them incorrectly.
     Rule::new("int8 tables", Scope::Graph(ort_int8_workarounds::make_tables_symmetric)),
     Rule::new("warn: symmetric", Scope::Graph(weights::warn_symmetric)),
-    Rule::new("warn: unused methods", Scope::Graph(unused_methods::warn)),
+    Rule::new("warn: unused options", Scope::Graph(unused_options::warn)),
     Rule::new("warn: slower", Scope::Graph(slowdown_warnings::than_float)),
     Rule::new("warn: not searched", Scope::Graph(fallback::warn_not_searched)),
     // Gives the reason why each remaining value keeps its type.

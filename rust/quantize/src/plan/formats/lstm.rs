@@ -24,6 +24,10 @@ pub(in crate::plan) fn decide(context: &Context<'_, '_>, decisions: &Decisions) 
         return Outcome::default();
     }
     let lstms = Lstm::all(context, decisions);
+    if lstms.is_empty() {
+        let none = "dynamic_lstm has no effect: the model has no LSTM with quantized weights";
+        return Outcome::warn([none.to_owned()]);
+    }
     let of_lstm = |lstm: &Lstm<'_, '_>| match lstm.plans(context, decisions) {
         Ok(plans) => {
             let plans = plans.into_iter();
