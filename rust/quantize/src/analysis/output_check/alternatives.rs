@@ -23,33 +23,39 @@ const ENOUGH_BITS: u8 = 8;
 /// four that are added gain much more.
 const GAIN_DB: f64 = 3.0;
 
+/// A result, its ranges, and what was measured of it.
+#[derive(Clone, Copy)]
+pub(super) struct Current<'r> {
+    pub(super) quantized: &'r Quantized,
+    pub(super) ranges: Option<&'r Ranges>,
+    pub(super) measured: &'r OutputCheck,
+}
+
 /// Another result, what was measured of it, and its ranges, if it has others.
 pub(super) struct Better {
     pub(super) quantized: Quantized,
     pub(super) measured: OutputCheck,
-    ranges: Option<Ranges>,
+    pub(super) ranges: Option<Ranges>,
 }
 
-/// Tries one change: gets a result, its ranges and what was measured of it.
-type Step<'a> = fn(
-    &mut Check<'a>,
-    &Quantized,
-    Option<&Ranges>,
-    &OutputCheck,
-) -> Result<Option<Better>, QuantizeError>;
+/// Tries one change of a result.
+type Step<'a> = fn(&mut Check<'a>, Current<'_>) -> Result<Option<Better>, QuantizeError>;
+
+impl Better {
+    /// This result in place of another one.
+    pub(super) fn after<'r>(&'r self, current: Current<'r>) -> Current<'r> {
+        let ranges = self.ranges.as_ref().or(current.ranges);
+        Current { quantized: &self.quantized, ranges, measured: &self.measured }
+    }
+}
 
 impl<'a> Check<'a> {
     /// A result that is measured to be better than this one, if there is a reason to try another.
     /// Where sums of ONNX Runtime saturate on this processor alone, the measured error says nothing
     /// of any option but the width of the weights.
-    pub(super) fn better(
-        &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        measured: &OutputCheck,
-    ) -> Result<Option<Better>, QuantizeError> {
-        let mut best = self.with_reduced_range(quantized, ranges, measured)?;
-        if best.is_none() && saturates(quantized, &measured.engine) {
+    pub(super) fn better(&mut self, current: Current<'_>) -> Result<Option<Better>, QuantizeError> {
+        let mut best = self.with_reduced_range(current)?;
+        if best.is_none() && saturates(current.quantized, &current.measured.engine) {
             return Ok(None);
         }
         let steps: [Step<'a>; 4] = [
@@ -59,19 +65,17 @@ impl<'a> Check<'a> {
             Check::with_float_layers,
         ];
         for step in steps {
-            let (quantized, ranges, measured) = match &best {
-                None => (quantized, ranges, measured),
-                Some(best) => (&best.quantized, best.ranges.as_ref().or(ranges), &best.measured),
-            };
-            if let Some(better) = step(self, quantized, ranges, measured)? {
+            let current = best.as_ref().map_or(current, |best| best.after(current));
+            if let Some(better) = step(self, current)? {
                 let ranges = best.and_then(|best| best.ranges);
                 best = Some(Better { ranges: better.ranges.or(ranges), ..better });
             }
         }
         if let Some(Better { quantized: better, measured: now, .. }) = &mut best
-            && better.report().config.target != quantized.report().config.target
+            && better.report().config.target != current.quantized.report().config.target
         {
-            reduced_range::warn(better.report_mut(), &measured.outputs, &now.outputs);
+            let before = &current.measured.outputs;
+            reduced_range::warn(better.report_mut(), before, &now.outputs);
         }
         Ok(best)
     }
@@ -80,10 +84,9 @@ impl<'a> Check<'a> {
     /// error much larger, and no target is named.
     fn with_reduced_range(
         &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        measured: &OutputCheck,
+        current: Current<'_>,
     ) -> Result<Option<Better>, QuantizeError> {
+        let Current { quantized, ranges, measured } = current;
         let Some(config) = reduced(quantized, &measured.engine) else { return Ok(None) };
         let fitting = match ranges {
             None => None,
@@ -93,7 +96,8 @@ impl<'a> Check<'a> {
                 rounded_again(self.model, &config, ranges, (self.engine, samples), control)?
             }
         };
-        let found = self.tried(config, fitting.as_ref().or(ranges), measured, 0.0)?;
+        let ranges = fitting.as_ref().or(ranges);
+        let found = self.tried(config, Current { ranges, ..current }, 0.0)?;
         self.reduced_is_no_better = found.is_none();
         let least = measured.sqnr_db().map(|db| db + reduced_range::GAIN_DB);
         let found = found.filter(|better| better.measured.sqnr_db() > least);
@@ -108,10 +112,9 @@ impl<'a> Check<'a> {
     /// more.
     fn without_equalization(
         &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        equalized: &OutputCheck,
+        current: Current<'_>,
     ) -> Result<Option<Better>, QuantizeError> {
+        let Current { quantized, ranges, measured: equalized } = current;
         let report = quantized.report();
         let did = report.steps.iter().any(|step| step.pass == EQUALIZE);
         if !did || report.config.passes.is_some() {
@@ -151,27 +154,21 @@ impl<'a> Check<'a> {
 
     /// The result without smoothing, if it is better. Smoothing is chosen by the expected error of
     /// the smoothed products alone.
-    fn without_smoothing(
-        &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        smoothed: &OutputCheck,
-    ) -> Result<Option<Better>, QuantizeError> {
-        if !quantized.is_smoothed() || !self.given.inputs.are_real() {
+    fn without_smoothing(&mut self, current: Current<'_>) -> Result<Option<Better>, QuantizeError> {
+        if !current.quantized.is_smoothed() || !self.given.inputs.are_real() {
             return Ok(None);
         }
-        let config = Config { smooth: false, ..quantized.report().config.clone() };
-        self.tried(config, ranges, smoothed, 0.0)
+        let config = Config { smooth: false, ..current.quantized.report().config.clone() };
+        self.tried(config, current, 0.0)
     }
 
     /// The result with more bits for convolutions, if the error is large, they have few bits that
     /// no option sets for them by name or operator, and more bits make it much smaller.
     fn with_wider_convolutions(
         &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        measured: &OutputCheck,
+        current: Current<'_>,
     ) -> Result<Option<Better>, QuantizeError> {
+        let Current { quantized, measured, .. } = current;
         let report = quantized.report();
         let config = &report.config;
         let few = config.weights.bits();
@@ -193,7 +190,7 @@ impl<'a> Check<'a> {
         let mut wider = config.clone();
         let wide = config::signed("bits", ENOUGH_BITS)?;
         wider.layer_types.extend(op_types.iter().map(|it| ((*it).to_owned(), wide)));
-        let Some(mut better) = self.tried(wider, ranges, measured, GAIN_DB)? else {
+        let Some(mut better) = self.tried(wider, current, GAIN_DB)? else {
             return Ok(None);
         };
         let count = |report: &crate::Report| {
@@ -222,21 +219,20 @@ impl<'a> Check<'a> {
     fn tried(
         &mut self,
         config: Config,
-        ranges: Option<&Ranges>,
-        before: &OutputCheck,
+        current: Current<'_>,
         margin: f64,
     ) -> Result<Option<Better>, QuantizeError> {
-        self.tried_leaving((config, &[]), ranges, before, margin)
+        self.tried_leaving((config, &[]), current, margin)
     }
 
     /// As [`Self::tried`], with some layers left in float.
     pub(super) fn tried_leaving(
         &mut self,
         (config, float): (Config, &[String]),
-        ranges: Option<&Ranges>,
-        before: &OutputCheck,
+        current: Current<'_>,
         margin: f64,
     ) -> Result<Option<Better>, QuantizeError> {
+        let Current { ranges, measured: before, .. } = current;
         let found = made(self.model, config, float, ranges).and_then(|quantized| {
             let measured = self.measured(&quantized)?;
             Ok(Better { quantized, measured, ranges: None })

@@ -5,16 +5,14 @@
 
 use std::time::Instant;
 
-use super::alternatives::Better;
+use super::alternatives::{Better, Current};
 use super::{Check, POOR_DB, lowest, poor};
 use crate::analysis::{sensitivity, weight_sensitivity};
-use crate::apply::Quantized;
 use crate::calibrate::Control;
 use crate::calibrate::pair::SliceSamples;
 use crate::plan::Role;
-use crate::report::OutputCheck;
 use crate::{
-    Config, LayerRow, Metric, PreprocessedModel, Progress, QuantizeError, Ranges, Sensitivity,
+    Config, LayerRow, Metric, PreprocessedModel, Progress, QuantizeError, Sensitivity,
     SensitivityOptions,
 };
 
@@ -34,23 +32,17 @@ impl Check<'_> {
     /// samples of the check as the time allows.
     pub(super) fn layer_errors(
         &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        found: &OutputCheck,
+        current: Current<'_>,
     ) -> Result<Vec<LayerRow>, QuantizeError> {
         if self.layers.is_none() {
-            self.layers = Some(self.measured_layers(quantized, ranges, found)?);
+            self.layers = Some(self.measured_layers(current)?);
         }
         let layers = self.layers.iter().flat_map(|found| &found.layers);
         Ok(layers.filter(|layer| layer.score.is_finite()).cloned().collect())
     }
 
-    fn measured_layers(
-        &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        found: &OutputCheck,
-    ) -> Result<Sensitivity, QuantizeError> {
+    fn measured_layers(&mut self, current: Current<'_>) -> Result<Sensitivity, QuantizeError> {
+        let Current { quantized, ranges, measured } = current;
         let prepared = PreprocessedModel::of(self.model, quantized.report().config.clone())?;
         let plan = prepared.plan();
         let budget = self.budget();
@@ -58,7 +50,7 @@ impl Check<'_> {
         let layers = quantized.report().quantized().filter(|(row, _)| row.role == Role::Weight);
         let layers = layers.count().max(1) as f64;
         let affordable = budget.as_secs_f64() / (self.seconds_per_sample * layers).max(1e-9);
-        let count = (affordable as usize).clamp(1, found.samples.max(1));
+        let count = (affordable as usize).clamp(1, measured.samples.max(1));
         let some = &self.given.samples[..self.given.samples.len().min(count)];
         let end = Instant::now() + budget;
         let mut out_of_time = false;
@@ -80,10 +72,9 @@ impl Check<'_> {
     /// them. Weights alone are left as they are: more bits help them, and the report says so.
     pub(super) fn with_float_layers(
         &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        measured: &OutputCheck,
+        current: Current<'_>,
     ) -> Result<Option<Better>, QuantizeError> {
+        let Current { quantized, measured, .. } = current;
         let config = &quantized.report().config;
         let computes = config.activations.is_some() && self.given.inputs.are_real();
         let applies = computes && !chooses_layers(config);
@@ -91,7 +82,7 @@ impl Check<'_> {
         let Some(before) = lowest(&measured.outputs).filter(|_| applies && is_poor) else {
             return Ok(None);
         };
-        let layers = match self.layer_errors(quantized, ranges, measured) {
+        let layers = match self.layer_errors(current) {
             Err(error) if error.is_cancelled() => return Err(error),
             Err(_) => return Ok(None),
             Ok(layers) => layers,
@@ -99,8 +90,7 @@ impl Check<'_> {
         let is_measured = self.layers.as_ref().is_some_and(|found| found.metric == Metric::Sqnr);
         let Some(worst) = worst(&layers).filter(|_| is_measured) else { return Ok(None) };
         let config = config.clone();
-        let Some(mut better) = self.tried_leaving((config, &worst), ranges, measured, GAIN_DB)?
-        else {
+        let Some(mut better) = self.tried_leaving((config, &worst), current, GAIN_DB)? else {
             return Ok(None);
         };
         let found = &better.measured;

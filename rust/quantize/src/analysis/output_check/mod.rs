@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use quantize_rs_onnx::{Model, Span};
 
+use self::alternatives::Current;
 use super::not_finite;
 use crate::apply::{Quantized, SATURATING};
 use crate::calibrate::Control;
@@ -94,20 +95,24 @@ impl Quantized {
             let runs = 2.0 * measured.samples.max(1) as f64;
             check.seconds_per_sample = seconds_of_both / runs;
         }
+        let mut own_ranges = None;
         if let Ok(measured) = &found
-            && let Some(better) = check.better(self, ranges, measured)?
+            && let Some(better) = check.better(Current { quantized: self, ranges, measured })?
         {
             let seconds = self.report().seconds;
             *self = better.quantized;
             self.report_mut().seconds = seconds;
+            own_ranges = better.ranges;
             found = Ok(better.measured);
         }
+        let ranges = own_ranges.as_ref().or(ranges);
         if check.reduced_is_no_better {
             self.report_mut().warnings.retain(|warning| warning != SATURATING);
         }
         let (found, warnings) = match found {
             Ok(mut found) => {
-                let mut warnings = check.warnings(self, ranges, &found)?;
+                let current = Current { quantized: self, ranges, measured: &found };
+                let mut warnings = check.warnings(current)?;
                 found.speed = check.speed(self, found.samples, seconds_of_both)?;
                 warnings.extend(found.speed.as_ref().and_then(|found| speed::slower(found, self)));
                 (found, warnings)
@@ -242,12 +247,8 @@ impl Check<'_> {
     }
 
     /// A warning for each output whose error is large.
-    fn warnings(
-        &mut self,
-        quantized: &Quantized,
-        ranges: Option<&Ranges>,
-        found: &OutputCheck,
-    ) -> Result<Vec<String>, QuantizeError> {
+    fn warnings(&mut self, current: Current<'_>) -> Result<Vec<String>, QuantizeError> {
+        let Current { quantized, measured: found, .. } = current;
         let mut warnings: Vec<String> = not_finite(&found.outputs).into_iter().collect();
         let mut poor: Vec<String> =
             found.outputs.iter().filter_map(|output| poor(output, found)).collect();
@@ -272,7 +273,7 @@ impl Check<'_> {
             warnings.extend(poor.into_iter().map(|what| format!("{what} on {on}, from {from}")));
             return Ok(warnings);
         }
-        let from = match self.layer_errors(quantized, ranges, found) {
+        let from = match self.layer_errors(current) {
             Err(error) if error.is_cancelled() => return Err(error),
             layers => comes_from(&layers.unwrap_or_default(), found),
         };
