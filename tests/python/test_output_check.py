@@ -579,3 +579,26 @@ def test_convolutions_that_get_more_bits_have_no_warning_about_their_ranges() ->
     assert {value.qtype for value in report.weights} == {"int8"}
     assert any("weights of Conv get 8 bits" in it for it in report.warnings)
     assert not any("without samples" in it for it in report.warnings)
+
+
+@pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
+def test_synthetic_sequences_have_several_steps(op_type: str) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
+    weights = {
+        name: numpy_helper.from_array(normal(1, gates * 32, width).astype(np.float32), name)
+        for name, width in (("w", 16), ("r", 32))
+    }
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x", "w", "r"], ["", "y"], hidden_size=32)],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "batch", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "batch", 32])],
+        list(weights.values()),
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    report = quantize_rs.quantize(made, None, bits=4, exclude=["w"])
+    # The first step reads no state, so that the weights of the state are not used.
+    check = report.output_check
+    assert check is not None
+    assert check.sqnr_db is not None
+    assert 5 < check.sqnr_db < 60

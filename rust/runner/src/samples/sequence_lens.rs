@@ -3,10 +3,10 @@
 use quantize_rs::{Graph, InputSpec};
 use quantize_rs_onnx::DataType;
 
-use super::synthetic::{PASSING, dimension_names, readers};
+use super::synthetic::{PASSING, dimension_names, has_steps_first, readers};
 
 /// Operators with one node for each direction of a sequence.
-const RECURRENT: &[&str] = &["GRU", "LSTM", "RNN"];
+pub(super) const RECURRENT: &[&str] = &["GRU", "LSTM", "RNN"];
 
 /// The place of `sequence_lens` among their inputs.
 const SEQUENCE_LENS: usize = 4;
@@ -43,10 +43,11 @@ pub(super) fn longest(
     for (spec, shape) in inputs.iter().filter(|(spec, shape)| shape.len() > 1 && spec.name != name)
     {
         let names = dimension_names(graph, &spec.name);
+        let batch_axis = usize::from(has_steps_first(graph, &spec.name));
         for (axis, length) in shape.iter().enumerate() {
             let is_batch = match names.get(axis) {
                 Some(Some(of)) if !batch.is_empty() => batch.contains(of),
-                _ => axis == 0,
+                _ => axis == batch_axis,
             };
             let is_open = spec.shape.as_ref().is_some_and(|shape| shape.get(axis) == Some(&None));
             if !is_batch {

@@ -6,7 +6,7 @@ use quantize_rs::{CalibrationError, CheckedInputs, Graph, InputSpec, Producer, S
 use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use super::random::SplitMix64;
-use super::sequence_lens::{are_lengths, longest};
+use super::sequence_lens::{RECURRENT, are_lengths, longest};
 use super::units::Units;
 use super::widths::last_axis;
 use super::{convert, refuse_strings};
@@ -65,9 +65,10 @@ pub fn for_check(
 /// mean and scale, otherwise standard normal ones. Lengths of sequences, which a recurrent operator
 /// reads or which are called so, are at least half of the sequence. Integers that a `Gather` looks
 /// up in a constant table are rows of that table; masks are 1; other integers and booleans are
-/// bits. Of the dynamic dimensions the last is that of the constant that it meets, the first is 1,
-/// those of the sides of images are 64, that of a signal is 512, and others 16; a dimension has the
-/// same length wherever it has the same name, and `a + b` is the sum of two named lengths.
+/// bits. Of the dynamic dimensions the last is that of the constant that it meets, the batch is 1:
+/// the first, or the second of what a recurrent operator reads by steps. Those of the sides of
+/// images are 64, that of a signal is 512, and others 16; a dimension has the same length wherever
+/// it has the same name, and `a + b` is the sum of two named lengths.
 ///
 /// Such inputs show whether a quantized model computes nearly the same as the float model. They say
 /// little about its accuracy on real inputs.
@@ -275,6 +276,7 @@ fn likely(
     }
     let is_image = declared.len() == 4 && dtype.is_float();
     match axis {
+        0 | 1 if has_steps_first(graph, input) => [LENGTH, 1][axis],
         0 => 1,
         _ if is_image && is_channels(declared, axis) => 3,
         _ if is_image => SIDE,
@@ -286,6 +288,15 @@ fn likely(
 /// Whether an input with a dynamic last dimension is a signal, with one or two channels or without.
 fn is_signal(declared: &[Option<usize>]) -> bool {
     matches!(declared, [_, None] | [_, Some(1 | 2), None])
+}
+
+/// Whether the first axis of an input holds steps, and the second the batch, as a recurrent
+/// operator reads it.
+pub(super) fn has_steps_first(graph: &Graph<'_>, input: &str) -> bool {
+    readers(graph, input, &["Cast", "Identity"], DEPTH).into_iter().any(|(node, place)| {
+        let node = graph.nodes[node];
+        place == 0 && RECURRENT.contains(&&*node.op_type) && node.int("layout", 0) == 0
+    })
 }
 
 /// Whether an axis of an image holds its channels: the second, unless the last has 1 or 3.
