@@ -15,7 +15,7 @@ pub fn few_samples(count: usize, rows: usize) -> Option<String> {
         return None;
     }
     let samples = if count == 1 { "sample" } else { "samples" };
-    let each = if rows == 1 { String::new() } else { format!(" of {rows}") };
+    let each = if rows == 1 { String::new() } else { format!(" of {rows} rows") };
     Some(format!(
         "only {count} {samples}{each}: give at least {ENOUGH_SAMPLES}, as varied as production \
          inputs"

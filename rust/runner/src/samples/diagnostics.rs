@@ -210,7 +210,7 @@ mod tests {
         };
         assert!(about(&[of("x", Some(8))], 32).is_empty());
         assert!(about(&[of("x", Some(8)), of("y", Some(8))], 32).is_empty());
-        assert!(about(&[of("x", Some(8))], 24)[0].starts_with("only 3 samples of 8: "));
+        assert!(about(&[of("x", Some(8))], 24)[0].starts_with("only 3 samples of 8 rows: "));
         assert!(about(&[of("x", Some(1)), of("y", None)], 31)[0].starts_with("only 31 samples: "));
     }
 
