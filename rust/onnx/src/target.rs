@@ -35,6 +35,13 @@ pub fn write_file_with(
     target.write(contents)?.finish().map(drop)
 }
 
+/// Whether a path can only be that of a directory, as `folder/` and `folder/.` are.
+fn names_a_directory(path: &Path) -> bool {
+    let text = path.to_string_lossy();
+    let last = text.rsplit(std::path::is_separator).next();
+    matches!(last, Some("" | "."))
+}
+
 /// A larger file that is to be replaced is mapped to read the names of its external data.
 const MAX_READ_BYTES: u64 = 1 << 20;
 
@@ -49,6 +56,7 @@ impl Target {
     pub(crate) fn at(path: &Path) -> Result<Target, Error> {
         let refused = |what| Err(Error::new(ErrorKind::NotAFile(what)).at(Some(path)));
         match fs::metadata(path) {
+            Err(_) if names_a_directory(path) => refused("a directory"),
             Ok(metadata) if metadata.is_dir() => refused("a directory"),
             Ok(metadata) if !metadata.is_file() => refused("a device, socket or pipe"),
             Ok(metadata) => {

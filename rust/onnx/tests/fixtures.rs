@@ -170,7 +170,11 @@ mod saving {
     #[test]
     fn directories_and_devices_are_refused() {
         let folder = tempfile::tempdir().unwrap();
-        assert!(model().save(folder.path()).unwrap_err().to_string().contains("is a directory"));
+        for path in
+            [folder.path().to_owned(), folder.path().join("new/"), folder.path().join("new/.")]
+        {
+            assert!(model().save(path).unwrap_err().to_string().contains("is a directory"));
+        }
         assert!(model().save("/dev/null").unwrap_err().to_string().contains("device"));
         assert!(
             model()
