@@ -2,10 +2,9 @@
 
 use std::collections::HashSet;
 
-use bytes::Bytes;
 use half::{bf16, f16};
 use quantize_rs_onnx::{
-    AttributeProto, DataType, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto,
+    AttributeProto, Buffer, DataType, Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto,
 };
 use rayon::prelude::*;
 
@@ -55,8 +54,8 @@ impl Magnitudes {
 /// A float32 tensor in 16 bits, each element rounded to the nearest.
 pub(super) fn narrowed(tensor: &Tensor, half: HalfType) -> Tensor {
     let floats = tensor.data.as_chunks::<4>().0;
-    let mut data = vec![0_u8; 2 * floats.len()];
-    let (halves, _) = data.as_chunks_mut::<2>();
+    let mut data = Buffer::zeroed(2 * floats.len());
+    let (halves, _) = data.as_mut().as_chunks_mut::<2>();
     halves.par_chunks_mut(CHUNK).zip(floats.par_chunks(CHUNK)).for_each(|(to, from)| {
         let floats = from.iter().map(|bytes| f32::from_le_bytes(*bytes));
         match half {
@@ -68,7 +67,7 @@ pub(super) fn narrowed(tensor: &Tensor, half: HalfType) -> Tensor {
             }
         }
     });
-    Tensor { dtype: half.data_type(), shape: tensor.shape.clone(), data: Bytes::from(data) }
+    Tensor { dtype: half.data_type(), shape: tensor.shape.clone(), data: data.into_bytes() }
 }
 
 /// The edits that clip the constants of masks to half of the largest number of the type, and a
