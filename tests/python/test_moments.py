@@ -244,3 +244,22 @@ def test_the_command_line_rounds_with_the_moments_of_all_parts(tmp_path: Path) -
     command("calibrate", DIGITS.model, "--ranges", "all", "--output", "merged.onnx")
     command("calibrate", *given, "--method", "minmax", "--output", "whole.onnx")
     assert (tmp_path / "merged.onnx").read_bytes() == (tmp_path / "whole.onnx").read_bytes()
+
+
+def test_a_changed_bit_of_a_file_changes_no_model_silently(tmp_path: Path) -> None:
+    plan = planned(activations="uint8")
+    path = tmp_path / "part"
+    parts(plan, 1)[0].save(path)
+    whole = path.read_bytes()
+    expected = plan.apply(Ranges.load(path)).to_bytes()
+    chosen = random.Random(7)
+    for _ in range(40):
+        damaged = bytearray(whole)
+        damaged[chosen.randrange(8, len(whole))] ^= 1 << chosen.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            made = plan.apply(Ranges.load(path)).to_bytes()
+        except CalibrationError as error:
+            assert str(path) in str(error)
+        else:
+            assert made == expected

@@ -216,6 +216,26 @@ def test_parts_of_plans_with_other_options_are_refused() -> None:
         one.merge(two)
 
 
+def test_a_part_without_second_moments_is_refused(tmp_path: Path) -> None:
+    first, _ = parts(2)
+    _, second = parts(2, NEAREST)
+    for one, two in ((first, second), (second, first)):
+        with pytest.raises(CalibrationError, match=r"second moments: .* weight_algorithm$"):
+            one.merge(two)
+    # JSON does not hold them, which its notes say.
+    path = tmp_path / "first.json"
+    path.write_text(first.to_json(), "utf-8")
+    merged = Ranges.load(path).merge(parts(2)[1])
+    assert any("rounded without samples" in note for note in merged.notes)
+
+
+def test_a_list_is_no_file_of_ranges(tmp_path: Path) -> None:
+    path = tmp_path / "ranges.json"
+    path.write_text("[]", "utf-8")
+    with pytest.raises(CalibrationError, match=r"not a ranges file: it holds a list, expected"):
+        Ranges.load(path)
+
+
 def test_what_is_no_part_is_refused() -> None:
     for wrong in ("5/4", "0/4", "1", "a/b", (3, 2)):
         with pytest.raises(OptionError, match="shard is"):

@@ -12,8 +12,8 @@ use super::moments_file::{self, MomentsFile, OpenError, WriteError};
 use crate::{CalibrationError, QuantizeError};
 
 /// The note of ranges as JSON, if second moments were lost.
-const NO_MOMENTS: &str = "weights are rounded without samples: JSON does not hold second moments, \
-    which a saved file does";
+pub(super) const NO_MOMENTS: &str = "weights are rounded without samples: JSON does not hold \
+    second moments, which a saved file does";
 
 impl Ranges {
     /// Writes the ranges and their statistics to a file, completely or not at all: as JSON, or in

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use quantize_rs_math::QSpec;
 
 use super::Ranges;
+use super::file::NO_MOMENTS;
 use super::moments::value_of;
 use crate::options::Shard;
 use crate::{CalibrationError, Method};
@@ -178,6 +179,18 @@ impl Ranges {
                  plans",
                 value_of(name)
             ));
+        }
+        let lacks = |ranges: &Ranges| {
+            let dropped = |note: &String| [NO_MOMENTS, NOT_ROUNDED].contains(&note.as_str());
+            ranges.moments.is_none() && !ranges.notes.iter().any(dropped)
+        };
+        let are_shards = !self.shards.is_empty() && !other.shards.is_empty();
+        if are_shards && lacks(self) != lacks(other) {
+            return differs(
+                "only one of these shards has second moments: they come from plans with other \
+                 options, such as weight_algorithm"
+                    .to_owned(),
+            );
         }
         if self.engine != other.engine {
             return differs(

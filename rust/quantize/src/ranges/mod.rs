@@ -353,6 +353,11 @@ impl Ranges {
     /// # Errors
     /// The text was not written by [`Ranges::to_json`].
     pub fn from_json(text: &str) -> Result<Ranges, CalibrationError> {
+        // The fields alone, as a list, are not what was written.
+        if text.trim_start().starts_with('[') {
+            let what = "not a ranges file: it holds a list, expected an object";
+            return Err(CalibrationError::data(what));
+        }
         let ranges: Ranges = serde_json::from_str(text).map_err(|error| {
             CalibrationError::data(format!("not a ranges file: {error}")).caused_by(error)
         })?;

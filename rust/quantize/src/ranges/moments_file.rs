@@ -1,8 +1,9 @@
 //! Ranges and second moments in one file of the safetensors format: the ranges as JSON, a list of
 //! the moments as JSON, and for each input a tensor of sums and one of the rows held back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
+use std::hash::Hasher;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -14,10 +15,14 @@ use serde::{Deserialize, Serialize};
 
 use super::moments::{InputMoments, Moments, value_of};
 use crate::CalibrationError;
+use crate::util::fnv::Fnv;
 
 /// The tensors that hold JSON.
 const RANGES: &str = "ranges.json";
 const LIST: &str = "moments.json";
+
+/// The entry of the header with the checksum of both.
+const CHECKSUM: &str = "checksum";
 
 /// The bytes before the header, which say how long it is.
 const LENGTH: usize = size_of::<u64>();
@@ -37,6 +42,8 @@ struct Input {
     /// The same of the spare sample, whose rows follow.
     #[serde(default)]
     spare: Option<(u64, Vec<usize>)>,
+    /// Of all that its tensors hold.
+    checksum: u64,
 }
 
 /// The form of second moments.
@@ -87,6 +94,7 @@ impl Input {
             groups: groups.unwrap_or_default(),
             held_back: held_back.unwrap_or_default(),
             spare: spare.map(|(key, rows)| (*key, lengths(rows))),
+            checksum: moments.map_or(0, checksum),
         }
     }
 
@@ -100,6 +108,38 @@ impl Input {
         let rows = rows.try_fold(0_usize, |all, length| all.checked_add(*length))?;
         Some((sums, rows))
     }
+}
+
+/// A number that changes with nearly every change of moments.
+fn checksum(moments: &InputMoments) -> u64 {
+    let mut hash = Fnv::default();
+    for sums in moments.groups.iter().flatten() {
+        hash.word(sums.rows());
+        hash.word(sums.samples());
+        for (level, sums) in sums.levels() {
+            hash.word(u64::from(level.cast_unsigned()));
+            for sum in sums {
+                hash.word(sum.to_bits());
+            }
+        }
+    }
+    let held_back = moments.held_back.iter().map(|(key, rows)| (*key, rows));
+    let spare = moments.spare.iter().map(|(key, rows)| (*key, rows));
+    for (key, rows) in held_back.chain(spare) {
+        hash.word(key);
+        for x in rows.iter().flatten() {
+            hash.word(u64::from(x.to_bits()));
+        }
+    }
+    hash.finish()
+}
+
+/// A number that changes with nearly every change of the JSON.
+fn checksum_of_text(ranges: &str, list: &str) -> String {
+    let mut hash = Fnv::default();
+    hash.bytes(ranges.as_bytes());
+    hash.bytes(list.as_bytes());
+    format!("{:016x}", hash.finish())
 }
 
 /// A file with moments, which are read input by input.
@@ -146,7 +186,8 @@ pub(super) fn write(path: &Path, ranges: &str, moments: &Moments) -> Result<(), 
     }
     push(RANGES.to_owned(), Dtype::U8, ranges.len());
     push(LIST.to_owned(), Dtype::U8, text.len());
-    let metadata = Metadata::new(None, tensors).map_err(|error| {
+    let about = HashMap::from([(CHECKSUM.to_owned(), checksum_of_text(ranges, &text))]);
+    let metadata = Metadata::new(Some(about), tensors).map_err(|error| {
         CalibrationError::data("these second moments cannot be written").caused_by(error)
     })?;
     let mut header = serde_json::to_vec(&metadata).unwrap_or_default();
@@ -249,6 +290,10 @@ impl MomentsFile {
             String::from_utf8(bytes).map_err(|error| OpenError::Form(error.to_string()))
         };
         let (ranges, list) = (text(RANGES)?, text(LIST)?);
+        let about = opened.metadata.metadata().as_ref();
+        if about.and_then(|about| about.get(CHECKSUM)) != Some(&checksum_of_text(&ranges, &list)) {
+            return Err(OpenError::damaged());
+        }
         let list: Vec<Input> =
             serde_json::from_str(&list).map_err(|error| OpenError::Form(error.to_string()))?;
         for (at, input) in list.into_iter().enumerate() {
@@ -282,7 +327,7 @@ impl MomentsFile {
     fn moments(&self, at: usize, input: &Input) -> Result<InputMoments, OpenError> {
         let sums = self.tensor(&sums_of(at), Dtype::F64)?;
         let rows = self.tensor(&rows_of(at), Dtype::F32)?;
-        let damaged = || OpenError::Form("it is damaged: calibrate this part again".to_owned());
+        let damaged = OpenError::damaged;
         let (sums, _) = sums.as_chunks::<{ size_of::<f64>() }>();
         let (rows, _) = rows.as_chunks::<{ size_of::<f32>() }>();
         if input.lengths() != Some((sums.len(), rows.len())) {
@@ -314,7 +359,7 @@ impl MomentsFile {
             moments.hold_back(key, rows).map_err(|_| damaged())?;
         }
         moments.spare = input.spare.as_ref().map(sample).transpose()?;
-        Ok(moments)
+        if checksum(&moments) == input.checksum { Ok(moments) } else { Err(damaged()) }
     }
 
     /// The bytes of a tensor.
@@ -356,6 +401,10 @@ pub(super) enum OpenError {
 }
 
 impl OpenError {
+    fn damaged() -> OpenError {
+        OpenError::Form("it is damaged: calibrate this part again".to_owned())
+    }
+
     pub(super) fn of_ranges(self) -> CalibrationError {
         match self {
             OpenError::Io(cause) => {
