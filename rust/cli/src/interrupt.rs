@@ -38,7 +38,8 @@ pub(crate) fn listen() {
         .and_then(|_| flag::register(SIGINT, Arc::clone(&pressed)));
         let seen = Arc::clone(&pressed);
         if listening.is_ok() {
-            thread::spawn(move || end_when(&seen));
+            // Without the thread, Ctrl-C is noticed at the next step.
+            let _ = thread::Builder::new().spawn(move || end_when(&seen));
         }
         pressed
     });

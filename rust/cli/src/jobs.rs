@@ -232,9 +232,11 @@ fn at_once(all: &[Job], manner: Manner, folders: &Mutex<Made>) -> Vec<Row> {
         }
     };
     std::thread::scope(|scope| {
-        for _ in 0..manner.jobs.min(all.len()) {
-            scope.spawn(work_on);
+        for _ in 1..manner.jobs.min(all.len()) {
+            // What the system starts no thread for is left to the others.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work_on);
         }
+        work_on();
     });
     rows.into_iter().map(|row| row.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()
 }

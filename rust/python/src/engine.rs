@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods, ToPyArray};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, Engine as Runs, InputSpec, Model, Sample, Session,
     ValueSink,
@@ -14,7 +13,7 @@ use quantize_rs::{
 use quantize_rs_onnx::Edit;
 use quantize_rs_runner::{Auto, OnnxRuntime, Tract};
 
-use crate::gil::{CallbackChannel, Interrupt};
+use crate::gil::{self, CallbackChannel, Interrupt};
 
 /// An engine, which runs a model on samples.
 #[pyclass(frozen, module = "quantize_rs._core")]
@@ -147,7 +146,7 @@ impl Runs for Object {
             let (adapter, interrupt) = (Arc::clone(&self.adapter), Arc::clone(&self.interrupt));
             let prepared = self.channel.call(move || {
                 interrupt.keep(Python::attach(|py| {
-                    let model = PyBytes::new(py, &model);
+                    let model = gil::py_bytes(py, &model)?;
                     adapter.call_method1(py, "prepare", (model, outputs)).map(drop)
                 }))
             });

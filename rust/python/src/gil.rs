@@ -2,6 +2,7 @@
 //! becomes an exception.
 
 use std::any::Any;
+use std::io;
 use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,8 +12,8 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
-use pyo3::types::PyCFunction;
-use quantize_rs::QuantizeError;
+use pyo3::types::{PyBytes, PyCFunction};
+use quantize_rs::{CalibrationError, QuantizeError};
 
 use crate::errors;
 use crate::trace;
@@ -32,8 +33,26 @@ pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     }
     match outcome {
         Ok(outcome) => outcome.map_err(|error| errors::raised(py, &error.into(), path)),
-        Err(panic) => Err(errors::internal(py, &panic)),
+        Err(failure) => Err(failure.raised(py)),
     }
+}
+
+/// As [`detached`], for work that makes the bytes of a model. There is a `MemoryError` where no
+/// room is left for a copy that Python owns.
+pub(crate) fn detached_bytes<'py, E: Into<QuantizeError> + Send>(
+    py: Python<'py>,
+    path: Option<&Path>,
+    work: impl FnOnce() -> Result<Vec<u8>, E> + Send,
+) -> PyResult<Bound<'py, PyBytes>> {
+    py_bytes(py, &detached(py, path, work)?)
+}
+
+/// A copy of `bytes` that Python owns, or a `MemoryError`, where `PyBytes::new` panics.
+pub(crate) fn py_bytes<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    PyBytes::new_with(py, bytes.len(), |place| {
+        place.copy_from_slice(bytes);
+        Ok(())
+    })
 }
 
 /// As [`detached`], on a separate thread, so that Ctrl-C is handled at once. After Ctrl-C the work
@@ -46,7 +65,7 @@ pub(crate) fn interruptible<T: Send + 'static, E: Into<QuantizeError> + Send + '
     let interrupt = Interrupt::default();
     match py.detach(|| interrupt.wait_for(work)) {
         Some(Ok(outcome)) => outcome.map_err(|error| errors::raised(py, &error.into(), path)),
-        Some(Err(panic)) => Err(errors::internal(py, &panic)),
+        Some(Err(failure)) => Err(failure.raised(py)),
         None => Err(interrupt.take().unwrap_or_else(|| errors::internal(py, "interrupted"))),
     }
 }
@@ -67,14 +86,14 @@ pub(crate) fn stoppable<T: Send>(
                 let _ = give.send(caught(|| work(&flag)));
             });
             if let Err(error) = started {
-                return Err(format!("no thread could be started: {error}"));
+                return Err(Failure::NoThread(error));
             }
             loop {
                 match result.recv_timeout(SIGNAL_INTERVAL) {
                     Ok(outcome) => return outcome,
                     Err(RecvTimeoutError::Timeout) => drop(interrupt.check_signals()),
                     Err(RecvTimeoutError::Disconnected) => {
-                        return Err("a thread ended without a result".to_owned());
+                        return Err(Failure::ended());
                     }
                 }
             }
@@ -84,7 +103,7 @@ pub(crate) fn stoppable<T: Send>(
         (Some(raised), _) => Err(raised),
         (None, Ok(Some(value))) => Ok(value),
         (None, Ok(None)) => Err(errors::internal(py, "interrupted")),
-        (None, Err(panic)) => Err(errors::internal(py, &panic)),
+        (None, Err(failure)) => Err(failure.raised(py)),
     }
 }
 
@@ -111,7 +130,7 @@ pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 
         });
         let worker = match started {
             Ok(worker) => worker,
-            Err(error) => return Some(Err(format!("no thread could be started: {error}"))),
+            Err(error) => return Some(Err(Failure::NoThread(error))),
         };
         let (mut checked, mut raised) = (Instant::now(), None::<Instant>);
         loop {
@@ -126,7 +145,7 @@ pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 
                 Err(RecvTimeoutError::Timeout) => {}
                 // The sender is dropped: the work is done.
                 Err(RecvTimeoutError::Disconnected) => {
-                    let lost = |_| Err("a thread ended without a result".to_owned());
+                    let lost = |_| Err(Failure::ended());
                     return Some(result.recv().unwrap_or_else(lost));
                 }
             }
@@ -148,7 +167,7 @@ pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 
         (None, Some(Ok(outcome))) => {
             outcome.map_err(|error| errors::raised(py, &error.into(), path))
         }
-        (None, Some(Err(panic))) => Err(errors::internal(py, &panic)),
+        (None, Some(Err(failure))) => Err(failure.raised(py)),
         (None, None) => Err(errors::internal(py, "interrupted")),
     }
 }
@@ -267,32 +286,56 @@ impl Interrupt {
     pub(crate) fn wait_for<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<Result<T, String>> {
+    ) -> Option<Result<T, Failure>> {
         let (give, result) = mpsc::channel();
         let started = thread::Builder::new().spawn(move || {
             // Without a receiver the wait was interrupted.
             let _ = give.send(caught(work));
         });
         if let Err(error) = started {
-            return Some(Err(format!("no thread could be started: {error}")));
+            return Some(Err(Failure::NoThread(error)));
         }
         loop {
             match result.recv_timeout(SIGNAL_INTERVAL) {
                 Ok(outcome) => return Some(outcome),
                 Err(RecvTimeoutError::Timeout) => self.check_signals()?,
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Some(Err("a thread ended without a result".to_owned()));
+                    return Some(Err(Failure::ended()));
                 }
             }
         }
     }
 }
 
+/// Why work has no result.
+pub(crate) enum Failure {
+    /// The message of a panic, or what else must not happen.
+    Internal(String),
+    /// The system starts no thread.
+    NoThread(io::Error),
+}
+
+impl Failure {
+    fn ended() -> Failure {
+        Failure::Internal("a thread ended without a result".to_owned())
+    }
+
+    fn raised(self, py: Python<'_>) -> PyErr {
+        match self {
+            Failure::Internal(what) => errors::internal(py, &what),
+            Failure::NoThread(cause) => {
+                errors::raised(py, &CalibrationError::no_thread(&cause).into(), None)
+            }
+        }
+    }
+}
+
 /// The result of `work`, or the message of its panic.
-fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
     quantize_rs_math::begin_thread();
     // What the work changes is dropped with it.
-    panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| message(payload.as_ref()))
+    panic::catch_unwind(AssertUnwindSafe(work))
+        .map_err(|payload| Failure::Internal(message(payload.as_ref())))
 }
 
 fn message(payload: &(dyn Any + Send)) -> String {

@@ -138,8 +138,7 @@ impl Model {
 
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        let bytes = gil::detached(py, self.model.path(), || self.model.to_bytes())?;
-        Ok(PyBytes::new(py, &bytes))
+        gil::detached_bytes(py, self.model.path(), || self.model.to_bytes())
     }
 
     /// Runs passes that do not change what the model computes.

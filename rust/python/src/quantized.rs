@@ -70,8 +70,7 @@ impl Quantized {
     /// The model as the bytes of one file.
     fn to_bytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         let path = self.made.model().path();
-        let bytes = gil::detached(py, path, || self.made.to_bytes())?;
-        Ok(PyBytes::new(py, &bytes))
+        gil::detached_bytes(py, path, || self.made.to_bytes())
     }
 }
 

@@ -217,6 +217,15 @@ impl CalibrationError {
         CalibrationError::new(CalibrationErrorKind::NoSamples { reason })
     }
 
+    /// Creates the error for a thread that the system does not start.
+    pub fn no_thread(cause: &std::io::Error) -> CalibrationError {
+        let problem = format!(
+            "the system starts no more threads ({cause}): raise its limit of processes or of \
+             memory, which `ulimit -u` and `ulimit -v` show"
+        );
+        CalibrationError::engine(None, problem)
+    }
+
     /// Creates the error for a sample file or array that cannot be read or used.
     pub fn data(problem: impl Into<String>) -> CalibrationError {
         CalibrationError::new(CalibrationErrorKind::Data { problem: problem.into() })

@@ -17,6 +17,7 @@ mod retained;
 mod run;
 mod score;
 mod shard;
+pub(crate) mod threads;
 mod weights;
 
 pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};

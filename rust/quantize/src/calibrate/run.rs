@@ -11,6 +11,7 @@ use quantize_rs_onnx::{DataType, Model, Span};
 
 use super::engine::{Engine, Sample, Samples, Session, ValueSink};
 use super::masks::refuse_infinity;
+use super::threads::{start, start_up_to};
 use crate::CalibrationError;
 use crate::error::CalibrationErrorKind as Kind;
 
@@ -63,7 +64,7 @@ impl Control<'_> {
     /// flag that `work` gets is set, and what it returns is dropped.
     ///
     /// # Errors
-    /// The callback returned `false`.
+    /// The callback returned `false`, or the system starts no thread.
     pub(crate) fn on_thread<T: Send>(
         &mut self,
         progress: Progress,
@@ -72,13 +73,13 @@ impl Control<'_> {
         let stop = &AtomicBool::new(false);
         thread::scope(|scope| {
             let (report, finished) = mpsc::channel();
-            let worker = scope.spawn(move || {
+            let worker = start(scope, move || {
                 begin_thread();
                 let made = work(stop);
                 // The receiver lives until the end of the scope.
                 let _ = report.send(());
                 made
-            });
+            })?;
             let mut asked = Ok(());
             // A worker does not panic; if it did, the channel would be closed.
             while let Err(RecvTimeoutError::Timeout) = finished.recv_timeout(POLL_INTERVAL) {
@@ -137,13 +138,11 @@ pub(crate) fn observe<W: ValueObserver>(
         let (give, work) = mpsc::sync_channel::<Job>(threads);
         let (report, events) = mpsc::channel();
         let work = Arc::new(Mutex::new(work));
-        let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                let (work, report) = (Arc::clone(&work), report.clone());
-                let (cancelled, observer) = (&cancelled, observer());
-                scope.spawn(move || run_jobs(&work, &report, observer, cancelled))
-            })
-            .collect();
+        let workers = start_up_to(scope, threads, || {
+            let (work, report) = (Arc::clone(&work), report.clone());
+            let (cancelled, observer) = (&cancelled, observer());
+            move || run_jobs(&work, &report, observer, cancelled)
+        })?;
         drop(report);
         let total = samples.len_hint();
         let mut driver = Driver {

@@ -18,6 +18,7 @@ use crate::analysis::recorded::{RecordedValues, Value};
 use crate::calibrate::engine::{Engine, Sample, ValueSink};
 use crate::calibrate::padding::PaddingMask;
 use crate::calibrate::pair::SliceSamples;
+use crate::calibrate::threads::start_up_to;
 use crate::calibrate::{Control, Progress, RunOutcome, ValueObserver, observe};
 use crate::error::CalibrationErrorKind as Kind;
 use crate::{CalibrationError, QuantizeError};
@@ -249,10 +250,10 @@ impl Work<'_> {
         pieces.for_each(|piece| piece.expect_one());
         thread::scope(|scope| {
             let (tell, events) = mpsc::channel();
-            for _ in 0..steps.threads.min(self.trials.len()) {
+            start_up_to(scope, steps.threads.min(self.trials.len()), || {
                 let (tell, next, cancelled) = (tell.clone(), &next, &cancelled);
-                scope.spawn(move || self.work(next, cancelled, &tell));
-            }
+                move || self.work(next, cancelled, &tell)
+            })?;
             drop(tell);
             let mut failure: Option<QuantizeError> = None;
             loop {

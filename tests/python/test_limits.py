@@ -1,0 +1,102 @@
+"""Limits of the system on memory and threads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import memory
+import onnx
+from onnx import TensorProto, helper
+
+import quantize_rs
+
+SIZE = 2048
+LAYER = SIZE * SIZE * 4
+
+
+def zeros(path: Path, layers: int) -> None:
+    """A chain of products by matrices of zeros, in a file of data that takes no room."""
+    weights = []
+    for at in range(layers):
+        weight = TensorProto(
+            name=f"w{at}", data_type=TensorProto.FLOAT, dims=[SIZE, SIZE], data_location=1
+        )
+        for key, value in (("location", "zeros"), ("offset", at * LAYER), ("length", LAYER)):
+            weight.external_data.add(key=key, value=str(value))
+        weights.append(weight)
+    nodes = [
+        helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"x{at + 1}"]) for at in range(layers)
+    ]
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIZE])
+        for name in ("x0", f"x{layers}")
+    ]
+    graph = helper.make_graph(nodes, "zeros", ends[:1], ends[1:], weights)
+    opsets = [helper.make_opsetid("", 21)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
+    with path.with_name("zeros").open("wb") as file:
+        file.truncate(layers * LAYER)
+
+
+@memory.needs_proc
+def test_weights_of_16_bits_are_not_all_in_memory(tmp_path: Path) -> None:
+    path, layers = tmp_path / "zeros.onnx", 40
+    zeros(path, layers)
+    made = tmp_path / "half.onnx"
+    held = memory.growth(f"quantize_rs.convert_float16({str(path)!r}, {str(made)!r})")
+    assert held < 0.75 * layers * LAYER / 2
+
+
+# The limit leaves no room for another copy of the result, of 96 MiB.
+SHORT = """
+import resource, sys
+import quantize_rs
+made = quantize_rs.open(sys.argv[1]).plan().apply()
+pages = int(open("/proc/self/statm").read().split()[0])
+for room in (20, 60, 110, 150):
+    limit = pages * resource.getpagesize() + (room << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+    try:
+        made.to_bytes()
+    except (MemoryError, OSError) as error:
+        print(type(error).__name__)
+"""
+
+
+@memory.needs_proc
+def test_bytes_without_room_are_a_memory_error(tmp_path: Path) -> None:
+    path = tmp_path / "zeros.onnx"
+    zeros(path, 24)
+    command = [sys.executable, "-W", "ignore", "-c", SHORT, str(path)]
+    run = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "MemoryError" in run.stdout.split()
+
+
+# The stack of a thread takes 256 MiB of addresses.
+NO_THREAD = """
+import resource, sys
+import quantize_rs
+quantize_rs.quantize(sys.argv[1], None)
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (128 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+try:
+    quantize_rs.open(sys.argv[1]).plan(activations="uint8").calibrate(sys.argv[2])
+except (quantize_rs.QuantizeError, OSError, MemoryError) as error:
+    print(error)
+"""
+
+
+@memory.needs_proc
+def test_a_thread_that_cannot_be_started_is_no_internal_error() -> None:
+    digits = quantize_rs.examples.digits()
+    command = [sys.executable, "-W", "ignore", "-c", NO_THREAD]
+    command += [str(digits.model), str(digits.calibration)]
+    stacks = {**os.environ, "RUST_MIN_STACK": str(256 << 20)}
+    run = subprocess.run(command, check=True, capture_output=True, text=True, env=stacks)
+    assert "panicked" not in run.stderr
+    assert "internal error" not in run.stdout
+    assert "ulimit" in run.stdout
