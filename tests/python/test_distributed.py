@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import sys
 from collections.abc import Iterator
@@ -347,6 +348,47 @@ def test_a_part_whose_worker_always_dies_is_named(tmp_path: Path) -> None:
         calibrated(executor, samples, shards=3, retries=1)
     assert caught.value.category == "engine"
     assert len(list(tmp_path.glob("2-*"))) == 2
+
+
+def in_processes(kind: str, plan: quantize_rs.Plan, samples: Any, **options: Any) -> None:
+    match kind:
+        case "started by the call":
+            distributed.calibrate(plan, samples, 2, **options)
+        case "of a block":
+            with Processes(2) as executor:
+                distributed.calibrate(plan, samples, executor, **options)
+        case "in place of a pool":
+            with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+                pool.submit(workers.die).exception()
+                distributed.calibrate(plan, samples, pool, **options)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals")
+@pytest.mark.parametrize("kind", ["started by the call", "of a block", "in place of a pool"])
+def test_an_interrupt_ends_the_processes(kind: str, tmp_path: Path) -> None:
+    noted = tmp_path / "noted"
+    noted.mkdir()
+    samples = workers.Endless(noted)
+    plan = quantize_rs.open(DIGITS.model).plan(bits=4)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            in_processes(kind, plan, samples, progress=samples.interrupt, moments=tmp_path)
+        [process] = noted.iterdir()
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(process.name), 0)
+        assert [*tmp_path.iterdir()] == [noted], "nothing is left behind"
+    finally:
+        (noted / "go on").touch()
+
+
+def test_an_interrupt_leaves_a_given_executor_as_it_is(
+    processes: Processes, tmp_path: Path
+) -> None:
+    samples = workers.Endless(tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        calibrated(processes, samples, shards=5, progress=samples.interrupt)
+    (tmp_path / "go on").touch()
+    assert calibrated(processes) == WHOLE
 
 
 def test_what_a_worker_raises_is_raised_once(processes: Processes) -> None:

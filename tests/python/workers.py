@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,27 @@ def failing(index: int, _count: int) -> Array:
     if index == 2:
         raise OSError("the disk is on fire")
     return images()
+
+
+class Endless:
+    """Samples of which the second part waits for a file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __call__(self, index: int, count: int) -> Array:
+        """Return the samples of a part; the second one notes its process first, and waits."""
+        if index == 2:
+            (self.folder / str(os.getpid())).touch()
+            while not (self.folder / "go on").exists():
+                time.sleep(0.01)
+        return part(index, count)
+
+    def interrupt(self, *_: object) -> None:
+        """Do what Ctrl-C does, once the second part has begun."""
+        while not any(self.folder.iterdir()):
+            time.sleep(0.01)
+        raise KeyboardInterrupt
 
 
 class Killing:

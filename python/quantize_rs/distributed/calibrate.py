@@ -114,7 +114,8 @@ def calibrate(
     if plan._origin[1].get("resume_rounding") is not None:
         what = "resume_rounding: workers round at the same time and cannot share its file: omit it"
         raise OptionError(what, option="resume_rounding")
-    with opened(executor) as pool, _folder(plan, pool, moments) as folder:
+    # The folder is deleted when the processes have ended, which may write to it until then.
+    with _folder(plan, executor, moments) as folder, opened(executor) as pool:
         workers = worker_count(pool)
         count = workers if shards is None else shards
         options: dict[str, Any] = {"method": method, "engine": engine, "limit": limit}
@@ -147,10 +148,12 @@ def calibrate(
 
 @contextlib.contextmanager
 def _folder(
-    plan: Plan, pool: Executor, given: str | os.PathLike[str] | None
+    plan: Plan, executor: Executor | int | None, given: str | os.PathLike[str] | None
 ) -> Iterator[str | None]:
     """Make a folder for second moments, where weights are rounded with samples."""
-    local = isinstance(pool, Processes | ProcessPoolExecutor | ThreadPoolExecutor)
+    local = executor is None or isinstance(
+        executor, int | Processes | ProcessPoolExecutor | ThreadPoolExecutor
+    )
     if (given is None and not local) or not plan._plan.rounding_work():
         yield None
         return
@@ -221,8 +224,9 @@ class Calls:
         finally:
             for future in self._waiting.values():
                 future.cancel()
-            if self._of_ours is not None:
-                self._of_ours.shutdown(wait=len(found) == len(parts))
+            if ours := self._of_ours:
+                end = ours.shutdown if len(found) == len(parts) else ours.terminate
+                end()
         return [found[shard.index] for shard in parts]
 
     def _submit(self, shard: Task) -> None:

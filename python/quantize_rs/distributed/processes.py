@@ -6,7 +6,12 @@ import multiprocessing
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import (
+    CancelledError,
+    Future,
+    ProcessPoolExecutor,
+    ThreadPoolExecutor,
+)
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any, ParamSpec, TypeVar
 
@@ -16,6 +21,8 @@ __all__ = ["Processes"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SECONDS_TO_END = 0.5  # for a process with a handler of SIGTERM
 
 
 class Processes:
@@ -43,23 +50,31 @@ class Processes:
         self._threads = ThreadPoolExecutor(self.workers)
         self._of_thread = threading.local()
         self._pools: list[ProcessPoolExecutor] = []
+        self._starts = threading.Lock()  # held where a process may start
+        self._terminated = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Call a function in one of the processes."""
         return self._threads.submit(self._call, function, args, kwargs)
 
     def _call(self, function: Any, args: Any, kwargs: Any) -> Any:
-        pool = getattr(self._of_thread, "pool", None)
-        if pool is None:
-            # A process that is forked has the locks of threads, but not the threads.
-            pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-            self._of_thread.pool = pool
-            self._pools.append(pool)
         try:
-            return pool.submit(function, *args, **kwargs).result()
+            return self._started(function, args, kwargs).result()
         except BrokenProcessPool:
             self._of_thread.pool = None
             raise
+
+    def _started(self, function: Any, args: Any, kwargs: Any) -> Future[Any]:
+        with self._starts:
+            if self._terminated:
+                raise CancelledError
+            pool = getattr(self._of_thread, "pool", None)
+            if pool is None:
+                # A process that is forked has the locks of threads, but not the threads.
+                pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+                self._of_thread.pool = pool
+                self._pools.append(pool)
+            return pool.submit(function, *args, **kwargs)
 
     def shutdown(self, wait: bool = True) -> None:
         """End the processes, after the work that has begun."""
@@ -67,10 +82,26 @@ class Processes:
         for pool in self._pools:
             pool.shutdown(wait, cancel_futures=True)
 
+    def terminate(self) -> None:
+        """End the processes at once; the work that has begun is lost."""
+        with self._starts:
+            self._terminated = True
+        running = [one for pool in self._pools for one in (pool._processes or {}).values()]
+        self.shutdown(wait=False)
+        for process in running:
+            process.terminate()
+        for process in running:
+            process.join(_SECONDS_TO_END)
+            process.kill()
+        self.shutdown()
+
     def __enter__(self) -> Processes:
         """Return the executor."""
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """End the processes; after an exception without waiting for them."""
-        self.shutdown(wait=kind is None)
+        """End the processes; after an exception at once, whatever they do."""
+        if kind is None:
+            self.shutdown()
+        else:
+            self.terminate()
