@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pickle
 from collections.abc import Callable
@@ -123,13 +124,20 @@ def test_a_weight_of_nan_that_is_asked_for_is_an_unsupported_model_error() -> No
     assert quantize_rs.quantize(ATTACKS / "nan_weight.onnx", None, excluded_layers=["w"])
 
 
-def test_a_model_proto_beyond_2_gib_is_an_unsupported_model_error() -> None:
+ENCODE_ERROR = importlib.import_module("google.protobuf.message").EncodeError
+
+
+@pytest.mark.parametrize("kind", [ValueError, ENCODE_ERROR])
+def test_a_model_proto_beyond_2_gib_is_an_unsupported_model_error(kind: type[Exception]) -> None:
     class Huge:
         def SerializeToString(self) -> bytes:
-            raise ValueError("exceeds maximum protobuf size of 2GB")
+            raise kind("Failed to serialize proto")
 
-    with pytest.raises(UnsupportedModelError, match="give its path"):
-        quantize_rs.model_info(Huge())
+    for call in (quantize_rs.model_info, lambda model: quantize_rs.quantize(model, None)):
+        message = "written by protobuf: Failed to serialize proto; save it with .* give its path"
+        with pytest.raises(UnsupportedModelError, match=message) as caught:
+            call(Huge())
+        assert caught.value.feature == "models of 2 GiB in one piece"
 
 
 def test_an_unknown_name_is_an_option_error_with_a_hint(digits: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Protocol, TypeAlias, runtime_checkable
 
 from .. import _core
@@ -56,9 +57,17 @@ def core_model(source: ModelSource | OpenedModel) -> _core.Model:
 def _serialized(proto: SerializesToString) -> bytes:
     try:
         return proto.SerializeToString()
-    except ValueError as error:  # protobuf's EncodeError is one, too
+    except Exception as error:
+        if not isinstance(error, (ValueError, *_errors_of_protobuf())):
+            raise
         raise UnsupportedModelError(
             f"the model in memory cannot be written by protobuf: {error}; "
             "save it with external data and give its path",
             feature="models of 2 GiB in one piece",
         ) from error
+
+
+def _errors_of_protobuf() -> list[type[Exception]]:
+    """Return the class of its errors; where a message exists, protobuf is imported."""
+    module = sys.modules.get("google.protobuf.message")
+    return [] if module is None else [module.Error]
