@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -265,6 +266,11 @@ def test_num_samples_counts_random_samples_only(
     assert "num_samples" not in caplog.text
 
 
+WIDE = pytest.mark.skipif(
+    np.dtype(np.longdouble).itemsize == 8, reason="longdouble is float64 on this platform"
+)
+
+
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
@@ -278,7 +284,17 @@ def test_num_samples_counts_random_samples_only(
         (np.array(["a"]), "no plain numbers"),
         (np.array([None]), "no plain numbers"),
         (np.zeros((1, 1, 8, 8), np.complex64), "complex64"),
-        ([object()], "no plain numbers"),
+        pytest.param(
+            np.zeros((1, 1, 8, 8), np.longdouble),
+            r"^an array of float\d+ is beyond 64 bits: cast it to float32",
+            marks=WIDE,
+        ),
+        pytest.param({"image": np.zeros(8, np.longdouble)}, "^`image`: .* is beyond", marks=WIDE),
+        ([object()], "no plain numbers but objects of type object"),
+        (np.array([1.0, 2.0], object), "no plain numbers but numbers as objects: cast them"),
+        (np.array([2**70]), "no plain numbers but an integer beyond 64 bits"),
+        ({"image": None}, "^`image`: None is no array of numbers"),
+        ({"image": [Decimal("1.5")]}, "^`image`: .* but decimals: cast them to float"),
         ([np.full((1, 8, 8), np.inf, np.float32)], "inf"),
         ([[[1.0, 2.0], [3.0]]], "does not become an array|expects"),
     ],

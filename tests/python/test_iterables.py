@@ -93,7 +93,9 @@ def test_a_sequence_is_one_sample(engine: str, named: bool) -> None:
 def test_items_that_are_no_numbers_are_numbered(plan: Plan) -> None:
     for item, message in [
         (np.array(["a"]), r"an array of <U1 holds no plain numbers \(item 1\)"),
-        ({"x": np.array([None])}, r"an array of object holds no plain numbers \(item 1\)"),
+        ({"x": np.array([None])}, r"`x`: an array of object holds .* but a null \(item 1\)"),
+        ({"x": None}, r"^`x`: None is no array of numbers \(item 1\)"),
+        ({"x": [[1.0], [1.0, 2.0]]}, r"^`x`: a list does not become an array: .* \(item 1\)"),
         ("a.png", r"'a\.png' is a path, and paths stand alone; a pattern names several \(item 1\)"),
         (GOOD[:1].astype(np.complex64), "complex64 cannot be converted to float32"),
     ]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -295,7 +297,19 @@ FAULTS: dict[str, tuple[Callable[[], Any], str]] = {
         r"`x` is text, expected numbers \(s\.parquet, row 0\)",
     ),
     "texts": (lambda: pa.table({"x": [["a"], ["b"]]}), r"`x` is text, .*s\.parquet, row 0\)"),
-    "struct": (lambda: pa.table({"x": [{"a": 1}]}), r"`x` is .* a struct of `a`; .*transform"),
+    "bytes": (
+        lambda: pa.table({"x": [b"\x89PNG", b"\xff\xd8"]}),
+        r"`x` is bytes, expected numbers: decode them with .*transform=\) \(s\.parquet, row 0\)",
+    ),
+    "decimals": (
+        lambda: pa.table({"x": [Decimal("1.5"), Decimal("2.5")]}),
+        r"`x` has .* expected numbers: it holds decimals: cast them to float \(s\.parquet, row 0\)",
+    ),
+    "dates": (
+        lambda: pa.table({"x": [date(2026, 1, 1)]}),
+        r"`x` has elements of type object, .*: it holds objects of type date \(s\.parquet, row 0\)",
+    ),
+    "struct": (lambda: pa.table({"x": [{"a": 1}]}), r"`x` has .* a struct of `a`; .*transform"),
     "shape": (
         lambda: pa.table({"x": fixed(GOOD[..., :5])}),
         r"`x` has shape \[1, 3, 8, 5\], .* takes \[\?, 3, 8, 6\]: .*transform.*s\.parquet, row 0\)",
@@ -346,7 +360,7 @@ def test_what_is_wrong_in_a_table_is_said_with_its_place(plan: Plan, fault: str)
         (b'{"input_ids": [%d], "attention_mask": [1]}' % 2**63, r"does not fit int64"),
         (b'{"input_ids": [%d], "attention_mask": [1]}' % 2**70, r"integer beyond 64 bits"),
         (b'{"input_ids": [NaN], "attention_mask": [1]}', r"holds nan .* must be finite .*line 2\)"),
-        (b'{"input_ids": {"a": 1}, "attention_mask": [1]}', r"`input_ids` is elements of type obj"),
+        (b'{"input_ids": {"a": 1}, "attention_mask": [1]}', r"`input_ids` has elements of type o"),
         (b'{"input_ids": 3, "attention_mask": [1]}', r"`input_ids` has shape \[\], .*line 2\)"),
     ],
 )

@@ -6,6 +6,8 @@ import io
 import math
 import tokenize
 from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,22 +18,49 @@ from ..errors import CalibrationError
 # Name, element type, shape, and the elements as bytes, little-endian and in C order.
 Array: TypeAlias = tuple[str, str, Sequence[int], npt.NDArray[np.uint8]]
 
+# On some platforms these are float64 and complex128.
+_TOO_WIDE = {np.dtype(np.longdouble), np.dtype(np.clongdouble)} - {
+    np.dtype(np.float64),
+    np.dtype(np.complex128),
+}
+
 
 def array_of(name: str, value: Any, place: str = "") -> Array:
     """Convert a value to what the extension module takes.
 
     Elements that are little-endian and in C order are not copied.
     """
+    which = f"`{name}`: " if name else ""
+    if value is None:
+        raise CalibrationError(f"{which}None is no array of numbers{place}", value=name or None)
     try:
         array = as_numpy(value)
     except (ValueError, TypeError, RuntimeError) as error:
-        what = f"a {type(value).__name__} does not become an array: {error}{place}"
+        what = f"{which}a {type(value).__name__} does not become an array: {error}{place}"
         raise CalibrationError(what, value=name or None) from error
-    if array.dtype.hasobject or (array.dtype.kind in "SUVMm" and array.dtype.name != "bfloat16"):
-        what = f"an array of {array.dtype} holds no plain numbers{place}"
+    if array.dtype.kind in "OSUVMm" and array.dtype.name != "bfloat16":
+        hint = f" but {objects_in(array)}" if array.dtype.hasobject else ""
+        what = f"{which}an array of {array.dtype} holds no plain numbers{hint}{place}"
+        raise CalibrationError(what, value=name or None)
+    if array.dtype.newbyteorder("=") in _TOO_WIDE:
+        what = f"{which}an array of {array.dtype} is beyond 64 bits: cast it to float32{place}"
         raise CalibrationError(what, value=name or None)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
     return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)
+
+
+def objects_in(array: npt.NDArray[Any]) -> str:
+    """Say what an array of objects holds in place of numbers."""
+    for one in array.flat:
+        if one is None:
+            return "a null"
+        if isinstance(one, Decimal):
+            return "decimals: cast them to float"
+        if not isinstance(one, Real):
+            return f"objects of type {type(one).__name__}"
+        if isinstance(one, Integral) and not -(2**63) <= int(one) < 2**64:
+            return "an integer beyond 64 bits"
+    return "numbers as objects: cast them to float"
 
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:

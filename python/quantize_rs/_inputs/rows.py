@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CalibrationError
-from .arrays import Array, array_of, as_numpy
+from .arrays import Array, array_of, as_numpy, objects_in
 from .encoded import Encoded, encoded_images
 from .model_inputs import Input, ModelInputs
 
@@ -131,19 +131,23 @@ def _numbers(name: str, value: Any, place: str) -> npt.NDArray[Any]:
         what = f"`{name}` does not become an array of numbers: {error} ({place})"
         raise CalibrationError(what, value=name, category="data") from error
     if array.dtype.kind not in "biuf" and array.dtype.name != "bfloat16":
-        kind = "text" if array.dtype.kind in "SU" else f"elements of type {array.dtype}"
-        hint = _hint(value) if array.dtype.hasobject else ""
-        what = f"`{name}` is {kind}, expected numbers{hint} ({place})"
+        what = f"`{name}` {_instead(value, array)} ({place})"
         raise CalibrationError(what, value=name, category="data")
     return array
 
 
-def _hint(value: Any) -> str:
-    """Say what objects are in place of numbers."""
+def _instead(value: Any, array: npt.NDArray[Any]) -> str:
+    """Say what stands in place of numbers."""
+    if array.dtype.kind == "U":
+        return "is text, expected numbers"
+    if array.dtype.kind == "S":
+        return "is bytes, expected numbers: decode them with Samples(..., transform=)"
+    what = f"has elements of type {array.dtype}, expected numbers"
     if isinstance(value, Mapping):
         keys = ", ".join(f"`{key}`" for key in value)
-        return f": it is a struct of {keys}; make an array of it with Samples(..., transform=)"
-    return ": it holds a null or an integer beyond 64 bits"
+        hint = f"it is a struct of {keys}; make an array of it with Samples(..., transform=)"
+        return f"{what}: {hint}"
+    return f"{what}: it holds {objects_in(array)}" if array.dtype.hasobject else what
 
 
 def _check_shape(spec: Input, array: npt.NDArray[Any], batch: int, place: str) -> None:
