@@ -210,6 +210,10 @@ OF_ANOTHER_TYPE: Calls = {
     "no dict of ends": ("expected a dict", lambda _, r: r.with_values([(0, 1)])),
     "shard": ("shard is 1, expected a part", lambda plan, _: plan.calibrate([], shard=1)),
     "part of a shard": ("shard is", lambda plan, _: plan.calibrate([], shard=(None, 2))),
+    "fraction of a shard": (
+        r"shard is \(1\.5, 4\), expected a part such as '1/4' or \(1, 4\)",
+        lambda plan, _: plan.calibrate([], shard=(1.5, 4)),
+    ),
     "target_size": (
         "target_size is 'small', expected a number",
         lambda *_: package.mixed_precision(DIGITS, target_size="small"),

@@ -229,7 +229,8 @@ def shard(value: str | tuple[int, int] | None) -> tuple[int, int] | None:
     if value is None:
         return None
     try:
-        index, total = map(int, value.split("/") if isinstance(value, str) else value)
+        parts = map(int, value.split("/")) if isinstance(value, str) else value
+        index, total = map(operator.index, parts)
     except (TypeError, ValueError):
         what = f"shard is {value!r}, expected a part such as '1/4' or (1, 4)"
         raise OptionError(what, option="shard") from None
