@@ -6,13 +6,16 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
 import quantize_rs
-from quantize_rs import OptionError
+from quantize_rs import OptionError, distributed
+from quantize_rs.compat import onnxruntime as compat
 
 posix = pytest.mark.skipif(os.name == "nt", reason="links and modes of POSIX")
 
@@ -55,6 +58,79 @@ def test_the_model_itself_may_be_the_output(digits: Path) -> None:
     assert report.bytes_after < report.bytes_before
     assert digits.read_bytes() == expected
     assert opened.plan().apply().to_bytes() == expected, "an open model keeps what it was"
+
+
+class Place:
+    """An object that stands for a path, of text or of bytes."""
+
+    def __init__(self, name: Any) -> None:
+        self.name = name
+
+    def __fspath__(self) -> Any:
+        return self.name
+
+
+DIGITS = quantize_rs.examples.digits()
+PLAN = quantize_rs.open(DIGITS.model).plan(activations="uint8", weight_algorithm="nearest")
+PLAN_OF_4_BITS = quantize_rs.open(DIGITS.model).plan(bits=4)
+RANGES = PLAN.calibrate(DIGITS.calibration, limit=2)
+REPORT = quantize_rs.quantize(DIGITS.model, None)
+# By the name of the option, what writes to a path.
+WRITERS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("output_path", lambda to: quantize_rs.quantize(DIGITS.model, to)),
+    (
+        "output_path",
+        lambda to: quantize_rs.quantize_with_calibration(DIGITS.model, to, DIGITS.calibration),
+    ),
+    ("output", lambda to: quantize_rs.optimize(DIGITS.model, to)),
+    ("output", lambda to: quantize_rs.infer_shapes(DIGITS.model, to)),
+    ("output", lambda to: quantize_rs.convert_opset(DIGITS.model, to, opset=21)),
+    ("output", lambda to: quantize_rs.convert_float16(DIGITS.model, to)),
+    ("output", lambda to: quantize_rs.prune(DIGITS.model, to, sparsity=0.5)),
+    ("output", lambda to: quantize_rs.insert_fake_quant(DIGITS.model, to)),
+    ("output_dir", lambda to: quantize_rs.variants(DIGITS.model, to, only=["fp16"])),
+    ("path", lambda to: PLAN.apply(RANGES).save(to)),
+    ("path", lambda to: RANGES.save(to)),
+    ("path", lambda to: RANGES.save_tensorrt_cache(to)),
+    ("path", lambda to: REPORT.save_html(to)),
+    ("path", lambda to: quantize_rs.sensitivity(DIGITS.model).save_html(to)),
+    ("path", lambda to: quantize_rs.trace(to).__enter__()),
+    ("moments", lambda to: distributed.calibrate(PLAN_OF_4_BITS, [], 1, moments=to)),
+    ("moments", lambda to: distributed.split(PLAN_OF_4_BITS, [], 1, moments=to)),
+    ("model_output", lambda to: compat.quantize_dynamic(DIGITS.model, to)),
+    ("model_output", lambda to: compat.quantize_static(DIGITS.model, to, None)),
+    ("output_model_path", lambda to: compat.quant_pre_process(DIGITS.model, to)),
+]
+
+
+@pytest.mark.parametrize("number", range(len(WRITERS)))
+def test_what_is_no_path_is_an_option_error(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    option, write = WRITERS[number]
+    for value in (b"there", 3, Place(b"there")):
+        kind = type(value).__name__
+        with pytest.raises(OptionError, match=f"^{option} is of type {kind}, expected") as caught:
+            write(value)
+        assert caught.value.option == option
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_plot_is_not_written_to_what_is_no_path() -> None:
+    pytest.importorskip("matplotlib")
+    with pytest.raises(OptionError, match=r"^path is of type bytes, expected"):
+        REPORT.plot(path=b"plot.png")  # type: ignore[arg-type]
+
+
+def test_what_stands_for_a_path_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    quantize_rs.quantize(DIGITS.model, Place("quantized.onnx"))
+    RANGES.save(Place("ranges.json"))
+    PLAN.apply(RANGES).save(Place("saved.onnx"))
+    REPORT.save_html(Place("report.html"))
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["quantized.onnx", "ranges.json", "report.html", "saved.onnx"]
 
 
 def test_samples_are_not_overwritten(digits: Path, images: Path) -> None:

@@ -351,7 +351,8 @@ class Quantized:
         FileNotFoundError, PermissionError, IsADirectoryError, OSError
             The file cannot be written; nothing is left behind.
         """
-        return result(Report, self._quantized.save(path, external_data=external_data), model=None)
+        target = check.path("path", path)
+        return result(Report, self._quantized.save(target, external_data=external_data), model=None)
 
     def to_bytes(self) -> bytes:
         """Return the model as the bytes of one file.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from .. import _core
 from .._inputs import files
+from .._options import check
 from ..errors import OptionError
 
 __all__ = ["trace"]
@@ -40,11 +41,12 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     >>> with quantize_rs.trace("trace.json"):
     ...     report = quantize_rs.quantize(digits.model, "digits.int8.onnx")
     """
-    if not os.fsdecode(path).endswith(".json"):
+    name = check.path("path", path)
+    if not name.endswith(".json"):
         # A model is not overwritten by mistake.
-        what = f"path is {os.fsdecode(path)!r}, expected a name that ends in .json"
+        what = f"path is {name!r}, expected a name that ends in .json"
         raise OptionError(what, option="path")
-    files.writable(path)
+    files.writable(path, option="path")
     spans = _core.Trace()
     try:
         yield

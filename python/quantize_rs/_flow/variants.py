@@ -80,7 +80,7 @@ def variants(
     ['digits_cnn_fp16.onnx', 'digits_cnn_quantized.onnx']
     """
     model = read_model(source)
-    folder = Path(os.fspath(output_dir))
+    folder = Path(check.path("output_dir", output_dir))
     stem = "model" if model.path is None else Path(model.path).stem
     options = VariantDict(
         platform=check.text("platform", platform, "the name of a platform"),

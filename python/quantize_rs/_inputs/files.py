@@ -7,22 +7,27 @@ import os
 import tempfile
 from pathlib import Path
 
+from .._options import check
 from ..errors import OptionError
 
 __all__ = ["make_folder", "writable", "write"]
 
 
 def writable(
-    path: str | os.PathLike[str] | None, *needed: object, written: object = None
+    path: str | os.PathLike[str] | None,
+    *needed: object,
+    written: object = None,
+    option: str = "output_path",
 ) -> Path | None:
     """Check that a file can be written to a path, before the work starts.
 
     The path must not be one of the input files in `needed`, nor that of another file that is
-    `written`. Items that are not paths, and the string ``"random"``, are ignored.
+    `written`. Items that are not paths, and the string ``"random"``, are ignored. `option` is the
+    name of the path in errors.
     """
     if path is None:
         return None
-    target = Path(path)
+    target = Path(check.path(option, path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not target.parent.is_dir():
@@ -31,14 +36,14 @@ def writable(
         if not isinstance(other, str | os.PathLike) or other == "random":
             continue
         if (target.is_file() or other is written) and _same(target, other):
-            what = f"output_path would overwrite {os.fspath(other)!r}: name another file"
-            raise OptionError(what, option="output_path")
+            what = f"{option} would overwrite {os.fspath(other)!r}: name another file"
+            raise OptionError(what, option=option)
     return target
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
+def make_folder(path: str | os.PathLike[str], option: str = "path") -> None:
     """Make the folder of a file, and check that the file can be written, before the work starts."""
-    folder = Path(path).parent
+    folder = Path(check.path(option, path)).parent
     folder.mkdir(parents=True, exist_ok=True)
     writable(path)
     # Only the attempt tells, whatever the permissions say.
@@ -50,9 +55,9 @@ def _same(one: Path, other: str | os.PathLike[str]) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-def write(path: str | os.PathLike[str], text: str | bytes) -> None:
+def write(path: str | os.PathLike[str], text: str | bytes, option: str = "path") -> None:
     """Write a file, completely or not at all; strings as UTF-8."""
-    writable(path)
+    writable(path, option=option)
     target = Path(path).resolve()
     sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:

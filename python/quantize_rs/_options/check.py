@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, SupportsIndex, TypeVar
@@ -111,6 +112,15 @@ def text(option: str, value: str, expected: str) -> str:
     if not isinstance(value, str):
         raise OptionError(f"{option} is {value!r}, expected {expected}", option=option)
     return value
+
+
+def path(option: str, value: str | os.PathLike[str]) -> str:
+    """Return a path as text."""
+    found = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(found, str):
+        what = f"{option} is of type {type(value).__name__}, expected a path: a str or pathlib.Path"
+        raise OptionError(what, option=option)
+    return found
 
 
 def choice(option: str, value: str, choices: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from .. import _core
 from .._inputs import files
+from .._options import check
 from ..errors import MissingPackageError, OptionError
 from .comparison import Comparison
 from .layer_errors import LayerErrors
@@ -328,9 +329,9 @@ def _histogram(place: Axes, seen: _core.Histogram | None, ends: tuple[float, flo
 def _done(figure: Figure, path: Path_) -> Figure:
     """Write the figure to a file, if a path is given, and return it."""
     if path is not None:
-        suffix = Path(path).suffix.lower()
+        name = check.path("path", path)
+        suffix = Path(name).suffix.lower()
         if suffix not in FORMATS:
-            name = os.fspath(path)
             raise OptionError(
                 f"path is `{name}`, expected a name in {', '.join(FORMATS)}", option="path"
             )

@@ -64,7 +64,7 @@ class Ranges:
         The file is JSON. If the ranges hold second moments, as those of a shard do, it has the
         safetensors format, with the JSON in it.
         """
-        self._ranges.save(path)
+        self._ranges.save(check.path("path", path))
 
     @classmethod
     def load_tensorrt_cache(

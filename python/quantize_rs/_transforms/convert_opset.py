@@ -52,7 +52,7 @@ def convert_opset(
     >>> print(quantize_rs.convert_opset(digits.model, "new.onnx", opset=21))
     opset 17 → 21: no node changed
     """
-    target = writable(output)
+    target = writable(output, option="output")
     model, outcome = read_model(source).converted(check.count("opset", opset))
     data = None
     if target is None:

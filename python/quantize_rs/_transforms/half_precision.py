@@ -195,7 +195,7 @@ def _converted(
     samples: _Samples,
     run: Run,
 ) -> HalfPrecisionReport:
-    target = writable(output)
+    target = writable(output, option="output")
     model = read_model(source)
     if samples.data is None:
         other = abs(options["enough_sqnr"] - _ENOUGH) > 0  # not NaN, which is an error of its own

@@ -49,7 +49,7 @@ def infer_shapes(
     >>> inference.shaped == inference.values
     True
     """
-    target = writable(output)
+    target = writable(output, option="output")
     model, outcome = read_model(source).inferred()
     data = None
     if target is None:

@@ -87,7 +87,7 @@ def optimize(
     >>> report.nodes_after <= report.nodes_before
     True
     """
-    target = writable(output)
+    target = writable(output, option="output")
     made = read_model(source).optimize(
         check.optional_names("passes", passes), check.names("skip", skip)
     )

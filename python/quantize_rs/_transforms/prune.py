@@ -86,7 +86,7 @@ def prune(
     0.50
     """
     (exclude,) = with_aliases(aliases, exclude=exclude)
-    target = writable(output)
+    target = writable(output, option="output")
     below = _below(threshold, sparsity, mode)
     if per not in ("tensor", "channel"):
         raise OptionError(f"per is {per!r}, expected 'tensor' or 'channel'", option="per")

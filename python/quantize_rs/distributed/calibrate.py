@@ -157,8 +157,8 @@ def _folder(
     if (given is None and not local) or not plan._plan.rounding_work():
         yield None
         return
-    if given is not None and not Path(given).is_dir():
-        what = f"moments is {os.fspath(given)!r}, expected a folder"
+    if given is not None and not Path(given := check.path("moments", given)).is_dir():
+        what = f"moments is {given!r}, expected a folder"
         raise OptionError(what, option="moments")
     with tempfile.TemporaryDirectory(
         prefix="quantize-rs-", dir=given, ignore_cleanup_errors=True

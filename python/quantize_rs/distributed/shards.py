@@ -147,6 +147,9 @@ def split(
         if limit is not None and _arguments(samples) == 2:
             what = "limit has no effect on a function that returns a part: return fewer samples"
             raise OptionError(what, option="limit")
+    if moments is not None and not Path(moments := check.path("moments", moments)).is_dir():
+        what = f"moments is {moments!r}, expected a folder"
+        raise OptionError(what, option="moments")
     method = check.text("method", method, "the name of a method")
     model, options = plan._origin
     path = model.path
@@ -160,9 +163,6 @@ def split(
         check.optional_count("threads", threads, least=1, most=MAX_THREADS),
         None if moments is None else str(Path(moments).absolute()),
     )
-    if moments is not None and not Path(moments).is_dir():
-        what = f"moments is {os.fspath(moments)!r}, expected a folder"
-        raise OptionError(what, option="moments")
     sent = _pickled(job, f"samples of type {type(job.samples).__name__}")
     count = check.count("shards", shards, least=1)
     return [Shard(index, count, sent) for index in range(1, count + 1)]

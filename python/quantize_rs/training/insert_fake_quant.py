@@ -93,7 +93,7 @@ def insert_fake_quant(
     >>> report.bytes_after < report.bytes_before / 3
     True
     """
-    destination = writable(output, calibration_data, ranges)
+    destination = writable(output, calibration_data, ranges, option="output")
     if ranges is not None and calibration_data is not None:
         what = "ranges come instead of calibration_data: give one of them"
         raise OptionError(what, option="ranges")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..._flow.model import open as open_model
 from ..._flow.plan import Quantized
+from ..._options import check
 from ..._results.report import Report
 from ._packages import onnx_package
 
@@ -156,7 +157,8 @@ class SavedModel:
             self.topological_sort()
             edited = open_model(self.model.SerializeToString())
             done = Quantized(done._quantized.with_model(edited._model))
-        return done.save(output_path, external_data=use_external_data_format)
+        target = check.path("output_path", output_path)
+        return done.save(target, external_data=use_external_data_format)
 
 
 def _bodies(node: Any) -> Iterator[Any]:

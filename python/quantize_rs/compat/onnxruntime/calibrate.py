@@ -162,8 +162,8 @@ class CalibraterBase:
         OSError
             The file cannot be written; nothing is left behind.
         """
-        with check.rename_errors(output_path="augmented_model_path"):
-            path = writable(self.augmented_model_path, self._model.path)
+        option = "augmented_model_path"
+        path = writable(self.augmented_model_path, self._model.path, option=option)
         if path is not None:
             self._model._model.save(path)
 

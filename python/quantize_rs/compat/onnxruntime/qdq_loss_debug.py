@@ -72,7 +72,7 @@ def modify_model_output_intermediate_tensors(
         The package onnx is not installed.
     """
     onnx = onnx_package("modify_model_output_intermediate_tensors")
-    writable(output_model_path)
+    writable(output_model_path, option="output_model_path")
     model = onnx.load(os.fspath(input_model_path))
     types = set(op_types_for_saving or ())
     inputs = {value.name for value in model.graph.input}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from ..._inputs.files import write
+from ..._options import check
 from ..._transforms.infer_shapes import infer_shapes
 from ._packages import onnx_package
 from ._tensors_data import save_tensors_data
@@ -149,7 +150,7 @@ def write_calibration_table(calibration_cache: Any, dir: StrPath = ".") -> None:
     OSError
         A file cannot be written.
     """
-    folder = Path(dir)
+    folder = Path(check.path("dir", dir))
     largest = {name: _largest(calibration_cache[name]) for name in sorted(calibration_cache.keys())}
     save_tensors_data(calibration_cache, folder / "calibration.json")
     lines = "".join(f"{name} {value}\n" for name, value in largest.items())

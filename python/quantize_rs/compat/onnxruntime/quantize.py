@@ -207,7 +207,7 @@ def quantize_static(
     options = _plan_options(
         model, per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
     )
-    writable(model_output)
+    writable(model_output, option="model_output")
     _warn_providers(calibration_providers)
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # the targets for CPUs do not support float8
@@ -220,8 +220,9 @@ def quantize_static(
     # As in onnxruntime, weights are rounded without the help of samples.
     options |= {"weight_algorithm": "nearest"}
     overrides.add_to(options)
-    cache = None if calibration_cache_path is None else Path(calibration_cache_path)
-    if cache is not None:
+    cache = None
+    if calibration_cache_path is not None:
+        cache = Path(check.path("calibration_cache_path", calibration_cache_path))
         # Ranges are those of the given model: calls with other options rescale other channels.
         options["equalize"] = False
     symmetric = bool(options.get("activation_symmetric"))
@@ -324,7 +325,7 @@ def quantize_dynamic(
     options["overrides"] += _tables(model, "uint8", per_channel=per_channel)
     # Named, so that none is left in float because it is small or the last.
     options["include"] = options["include"] or ["*"]
-    writable(model_output)
+    writable(model_output, option="model_output")
     with rename_plan_errors():
         plan = overrides.plan(model, options)
     return plan.apply().save(model_output, external_data=use_external_data_format)

@@ -81,13 +81,13 @@ def quant_pre_process(
     if source is None or output_model_path is None:
         option = "input_model" if source is None else "output_model_path"
         raise OptionError(f"{option} is None, expected a path", option=option)
+    writable(output_model_path, option="output_model_path")
     passes: list[str] | None = [] if skip_optimization else None
     shapes = not (skip_onnx_shape and skip_symbolic_shape)
     if not save_as_external_data:
         _write(source, output_model_path, passes, shapes)
         return
     onnx = onnx_package("save_as_external_data")
-    writable(output_model_path)
     target = Path(output_model_path).resolve()
     if external_data_location is not None:
         _check_location(external_data_location, target)

@@ -138,5 +138,5 @@ def qnn_preprocess_model(
     if not any(step.did for step in report.steps):
         return False
     if report.model is not None:
-        write(model_output, report.model)
+        write(model_output, report.model, "model_output")
     return True
