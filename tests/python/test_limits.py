@@ -14,40 +14,48 @@ from onnx import TensorProto, helper
 import quantize_rs
 
 SIZE = 2048
-LAYER = SIZE * SIZE * 4
 
 
-def zeros(path: Path, layers: int) -> None:
-    """A chain of products by matrices of zeros, in a file of data that takes no room."""
+def zeros(path: Path, layers: int, dtype: int = TensorProto.FLOAT) -> int:
+    """A chain of products by matrices of zeros, in a file of data that takes no room.
+
+    Returns the bytes of the weights.
+    """
+    layer: int = SIZE * SIZE * helper.tensor_dtype_to_np_dtype(dtype).itemsize
     weights = []
     for at in range(layers):
-        weight = TensorProto(
-            name=f"w{at}", data_type=TensorProto.FLOAT, dims=[SIZE, SIZE], data_location=1
-        )
-        for key, value in (("location", "zeros"), ("offset", at * LAYER), ("length", LAYER)):
+        weight = TensorProto(name=f"w{at}", data_type=dtype, dims=[SIZE, SIZE], data_location=1)
+        for key, value in (("location", "zeros"), ("offset", at * layer), ("length", layer)):
             weight.external_data.add(key=key, value=str(value))
         weights.append(weight)
     nodes = [
         helper.make_node("MatMul", [f"x{at}", f"w{at}"], [f"x{at + 1}"]) for at in range(layers)
     ]
     ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", SIZE])
-        for name in ("x0", f"x{layers}")
+        helper.make_tensor_value_info(name, dtype, ["n", SIZE]) for name in ("x0", f"x{layers}")
     ]
     graph = helper.make_graph(nodes, "zeros", ends[:1], ends[1:], weights)
     opsets = [helper.make_opsetid("", 21)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=10), path)
     with path.with_name("zeros").open("wb") as file:
-        file.truncate(layers * LAYER)
+        file.truncate(layers * layer)
+    return layers * layer
 
 
 @memory.needs_proc
 def test_weights_of_16_bits_are_not_all_in_memory(tmp_path: Path) -> None:
-    path, layers = tmp_path / "zeros.onnx", 40
-    zeros(path, layers)
-    made = tmp_path / "half.onnx"
+    path, made = tmp_path / "zeros.onnx", tmp_path / "half.onnx"
+    size = zeros(path, 40)
     held = memory.growth(f"quantize_rs.convert_float16({str(path)!r}, {str(made)!r})")
-    assert held < 0.75 * layers * LAYER / 2
+    assert held < 0.75 * size / 2
+
+
+@memory.needs_proc
+def test_planning_holds_no_weights_of_16_bits_as_wider_floats(tmp_path: Path) -> None:
+    path, made = tmp_path / "zeros.onnx", tmp_path / "quantized.onnx"
+    size = zeros(path, 40, TensorProto.FLOAT16)
+    held = memory.growth(f"quantize_rs.quantize({str(path)!r}, {str(made)!r})")
+    assert held < size
 
 
 # The limit leaves no room for another copy of the result, of 96 MiB.

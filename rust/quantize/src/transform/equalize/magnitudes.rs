@@ -1,8 +1,11 @@
 //! The magnitudes of the elements of a weight, by channel of its input and its output.
 
-use bytes::Bytes;
-use quantize_rs_onnx::DataType;
+use std::borrow::Cow;
 
+use half::{bf16, f16};
+use quantize_rs_onnx::{DataType, Tensor};
+
+use crate::graph::elements::is_single_or_half;
 use crate::transform::floats::floats;
 use crate::transform::fold_batch_norm::product::Product;
 
@@ -24,9 +27,24 @@ pub(super) struct Magnitudes {
 }
 
 enum Source {
-    /// The elements themselves: each pair has one.
-    Elements(Bytes),
+    /// The elements themselves, of float32 or 16 bits: each pair has one.
+    Elements(Tensor),
     Pairs(Vec<[f32; 2]>),
+}
+
+/// The elements of a weight as float32. Those of 16 bits are converted for each use: the weights of
+/// a model together may be larger than the memory.
+fn singles(weight: &Tensor) -> Cow<'_, [[u8; 4]]> {
+    let halves = weight.data.as_chunks::<2>().0.iter();
+    match weight.dtype {
+        DataType::Float16 => {
+            halves.map(|half| f16::from_le_bytes(*half).to_f32().to_le_bytes()).collect()
+        }
+        DataType::BFloat16 => {
+            halves.map(|half| bf16::from_le_bytes(*half).to_f32().to_le_bytes()).collect()
+        }
+        _ => weight.data.as_chunks::<4>().0.into(),
+    }
 }
 
 impl Magnitudes {
@@ -37,7 +55,7 @@ impl Magnitudes {
         let each = weight.shape[2..].iter().product::<usize>().max(1);
         let place = product.places();
         let source = match weight.dtype {
-            DataType::Float if each == 1 => Source::Elements(weight.data.clone()),
+            dtype if each == 1 && is_single_or_half(dtype) => Source::Elements(weight.clone()),
             DataType::Float => {
                 let elements = weight.data.as_chunks::<4>().0.chunks(each);
                 let values = |bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes));
@@ -58,7 +76,7 @@ impl Magnitudes {
         let scaled: Vec<f64> =
             read.iter().zip(by).map(|(read, by)| self.each * read / (by * by)).collect();
         let mut sums = vec![OfOutput::default(); outputs];
-        let Source::Elements(data) = &self.source else {
+        let Source::Elements(weight) = &self.source else {
             self.each_pair(|input, output, largest, energy| {
                 sums[output].add(OfOutput {
                     signal: energy * read[input],
@@ -72,7 +90,8 @@ impl Magnitudes {
         let [reads, by] = [read, by].map(|all| all.iter().map(|x| *x as f32).collect::<Vec<_>>());
         let mut columns = [vec![0.0_f32; outputs], vec![0.0; outputs], vec![0.0; outputs]];
         let mut read_by_columns = vec![0.0_f64; outputs];
-        let rows: Vec<&[[u8; 4]]> = data.as_chunks::<4>().0.chunks(self.row).collect();
+        let elements = singles(weight);
+        let rows: Vec<&[[u8; 4]]> = elements.chunks(self.row).collect();
         let mut at = 0;
         while let Some(row) = rows.get(at) {
             let (input, output) = (self.place)(at * self.row);
@@ -120,8 +139,8 @@ impl Magnitudes {
     /// energy of each pair.
     pub(super) fn each_pair(&self, visit: impl FnMut(usize, usize, f64, f64)) {
         match &self.source {
-            Source::Elements(data) => self.visit(
-                data.as_chunks::<4>().0,
+            Source::Elements(weight) => self.visit(
+                &singles(weight),
                 |bytes| {
                     let value = f64::from(f32::from_le_bytes(*bytes).abs());
                     (value, value * value)
@@ -259,10 +278,24 @@ mod tests {
             (|at| (at / 39 * 13 + at % 13, at / 13), 26, 6),
         ];
         let values: Vec<f32> = (0_u16..78).map(|at| f32::from(at * 37 % 79) / 16.0 - 2.0).collect();
-        let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        let pairs = values.iter().map(|value| [value.abs(), value * value]).collect();
-        let sources = [Source::Elements(Bytes::from(data)), Source::Pairs(pairs)];
-        let [elements, pairs] = sources.map(|source| {
+        let each = || values.iter().copied();
+        let tensor = |dtype, data: Vec<u8>| {
+            Source::Elements(Tensor { dtype, shape: vec![6, 13], data: data.into() })
+        };
+        let sources = [
+            Source::Pairs(each().map(|x| [x.abs(), x * x]).collect()),
+            tensor(DataType::Float, each().flat_map(f32::to_le_bytes).collect()),
+            // 16 bits have room for these numbers.
+            tensor(
+                DataType::Float16,
+                each().flat_map(|x| f16::from_f32(x).to_le_bytes()).collect(),
+            ),
+            tensor(
+                DataType::BFloat16,
+                each().flat_map(|x| bf16::from_f32(x).to_le_bytes()).collect(),
+            ),
+        ];
+        let [pairs, elements @ ..] = sources.map(|source| {
             let found = places.iter().map(|(place, inputs, outputs)| {
                 let numbers =
                     |step: f64| (0_u32..).take(*inputs).map(move |at| f64::from(at) * step);
@@ -277,8 +310,8 @@ mod tests {
             });
             found.flatten().collect::<Vec<_>>()
         });
-        assert_eq!(elements.len(), 6 + 13 + 6);
-        for (one, other) in elements.iter().zip(&pairs) {
+        assert_eq!(pairs.len(), 6 + 13 + 6);
+        for (one, other) in elements.iter().flat_map(|elements| elements.iter().zip(&pairs)) {
             let numbers = |it: &OfOutput| [it.signal, it.read, it.energy, it.largest];
             for (one, other) in numbers(one).into_iter().zip(numbers(other)) {
                 assert!(other > 0.0 && (one - other).abs() < 1e-5 * other, "{one} {other}");
