@@ -272,9 +272,13 @@ import quantize_rs
 made = quantize_rs.open(sys.argv[1]).plan().apply()
 _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-for name in ("old.onnx", "new.onnx"):
+for name, write in (
+    ("old.onnx", made.save),
+    ("new.onnx", made.save),
+    ("report.html", made.report.save_html),
+):
     try:
-        made.save(name)
+        write(name)
     except OSError as error:
         assert error.filename.endswith(name), error
     else:
@@ -289,6 +293,19 @@ def test_what_does_not_fit_on_the_disk_is_not_written(digits: Path) -> None:
     subprocess.run([sys.executable, "-c", FULL, str(digits)], check=True)
     assert sorted(Path.cwd().iterdir()) == before
     assert Path("old.onnx").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("name", ["new/", "new/."])
+def test_a_path_that_ends_with_a_separator_is_a_directory(digits: Path, name: str) -> None:
+    for write in (
+        lambda: quantize_rs.quantize(digits, name),
+        lambda: quantize_rs.optimize(digits, name),
+        lambda: quantize_rs.open(digits).plan().apply().save(name),
+        lambda: quantize_rs.quantize(digits, None).save_html(name),
+    ):
+        with pytest.raises(IsADirectoryError):
+            write()
+    assert not Path("new").exists()
 
 
 def test_what_needs_no_change_is_written_byte_for_byte(digits: Path) -> None:

@@ -27,8 +27,11 @@ def writable(
     """
     if path is None:
         return None
-    target = Path(check.path(option, path))
-    if target.is_dir():
+    name = check.path(option, path)
+    target = Path(name)
+    # A `Path` drops a separator at the end.
+    _, last = os.path.split(name)
+    if target.is_dir() or last in ("", os.curdir):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not target.parent.is_dir():
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(target.parent))
@@ -63,5 +66,8 @@ def write(path: str | os.PathLike[str], text: str | bytes, option: str = "path")
     try:
         sibling.write_bytes(text.encode() if isinstance(text, str) else text)
         sibling.replace(target)
+    except OSError as error:
+        # It names the sibling, or no file.
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     finally:
         sibling.unlink(missing_ok=True)
