@@ -244,7 +244,7 @@ def shard(value: str | tuple[int, int] | None) -> tuple[int, int] | None:
     except (TypeError, ValueError):
         what = f"shard is {value!r}, expected a part such as '1/4' or (1, 4)"
         raise OptionError(what, option="shard") from None
-    if not 1 <= index <= total:
-        what = f"shard is {value!r}, expected a number from 1 to that of the parts"
+    if not 1 <= index <= total < 1 << 32:
+        what = f"shard is {value!r}, expected a number from 1 to that of the parts, below 2**32"
         raise OptionError(what, option="shard")
     return index, total
