@@ -28,7 +28,7 @@ def watch():
         peak[0] = max(peak[0], anonymous())
         time.sleep(0.001)
 stop, peak, before = threading.Event(), [0], anonymous()
-thread = threading.Thread(target=watch)
+thread = threading.Thread(target=watch, daemon=True)
 thread.start()
 {call}
 stop.set()
