@@ -48,7 +48,7 @@ def make_folder(path: str | os.PathLike[str], option: str = "path") -> None:
     """Make the folder of a file, and check that the file can be written, before the work starts."""
     folder = Path(check.path(option, path)).parent
     folder.mkdir(parents=True, exist_ok=True)
-    writable(path)
+    writable(path, option=option)
     # Only the attempt tells, whatever the permissions say.
     with tempfile.TemporaryFile(dir=folder):
         pass

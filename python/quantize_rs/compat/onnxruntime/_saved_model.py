@@ -151,11 +151,13 @@ class SavedModel:
         ------
         OSError
             The file cannot be written.
+        UnsupportedModelError
+            The model was edited, and has more than 2 GiB.
         """
         done = self._done
         if "model" in vars(self):  # it was handed out, and may have been changed
             self.topological_sort()
-            edited = open_model(self.model.SerializeToString())
+            edited = open_model(self.model)
             done = Quantized(done._quantized.with_model(edited._model))
         target = check.path("output_path", output_path)
         return done.save(target, external_data=use_external_data_format)
