@@ -73,7 +73,7 @@ const OPTIONS: &[WeightOption] = &[
     },
     WeightOption {
         asked: |config| Some(format!("block_size={}", config.block_size?)),
-        applies: |_, _, _, how| how.spec.qtype.is_scaled() && is_blocked(how),
+        applies: |_, _, _, how| how.spec.qtype.is_scaled(),
         scope: |_| "16-bit floats have no scale",
     },
 ];
