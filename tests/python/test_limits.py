@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import memory
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
@@ -108,3 +109,28 @@ def test_a_thread_that_cannot_be_started_is_no_internal_error() -> None:
     assert "panicked" not in run.stderr
     assert "internal error" not in run.stdout
     assert "ulimit" in run.stdout
+
+
+# There is room for no thread.
+NO_THREADS = """
+import resource, sys
+import numpy as np
+import quantize_rs
+x = np.load(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+limit = pages * resource.getpagesize() + (128 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+np.save(sys.argv[2], quantize_rs.kernels.quantize_linear(x, 0.02, 128))
+"""
+
+
+@memory.needs_proc
+def test_arithmetic_runs_on_the_calling_thread_where_there_are_no_others(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((1000, 1000)).astype(np.float32)
+    given, made = tmp_path / "x.npy", tmp_path / "made.npy"
+    np.save(given, x)
+    command = [sys.executable, "-W", "ignore", "-c", NO_THREADS, str(given), str(made)]
+    stacks = {**os.environ, "RUST_MIN_STACK": str(256 << 20)}
+    subprocess.run(command, check=True, env=stacks, timeout=300)
+    expected = quantize_rs.kernels.quantize_linear(x, 0.02, 128)
+    np.testing.assert_array_equal(np.load(made), expected)
