@@ -6,6 +6,7 @@ import operator
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, SupportsIndex, TypeVar
 
 from ..errors import OptionError
@@ -120,6 +121,14 @@ def path(option: str, value: str | os.PathLike[str]) -> str:
     if not isinstance(found, str):
         what = f"{option} is of type {type(value).__name__}, expected a path: a str or pathlib.Path"
         raise OptionError(what, option=option)
+    return found
+
+
+def folder(option: str, value: str | os.PathLike[str]) -> str:
+    """Return the path of a folder that exists as text."""
+    found = path(option, value)
+    if not Path(found).is_dir():
+        raise OptionError(f"{option} is {found!r}, expected a folder", option=option)
     return found
 
 

@@ -157,9 +157,8 @@ def _folder(
     if (given is None and not local) or not plan._plan.rounding_work():
         yield None
         return
-    if given is not None and not Path(given := check.path("moments", given)).is_dir():
-        what = f"moments is {given!r}, expected a folder"
-        raise OptionError(what, option="moments")
+    if given is not None:
+        given = check.folder("moments", given)
     with tempfile.TemporaryDirectory(
         prefix="quantize-rs-", dir=given, ignore_cleanup_errors=True
     ) as folder:

@@ -147,9 +147,8 @@ def split(
         if limit is not None and _arguments(samples) == 2:
             what = "limit has no effect on a function that returns a part: return fewer samples"
             raise OptionError(what, option="limit")
-    if moments is not None and not Path(moments := check.path("moments", moments)).is_dir():
-        what = f"moments is {moments!r}, expected a folder"
-        raise OptionError(what, option="moments")
+    if moments is not None:
+        moments = check.folder("moments", moments)
     method = check.text("method", method, "the name of a method")
     model, options = plan._origin
     path = model.path
