@@ -581,18 +581,23 @@ def test_convolutions_that_get_more_bits_have_no_warning_about_their_ranges() ->
     assert not any("without samples" in it for it in report.warnings)
 
 
+@pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
-def test_synthetic_sequences_have_several_steps(op_type: str) -> None:
+def test_synthetic_sequences_have_several_steps(op_type: str, lengths: bool) -> None:
     gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[op_type]
+    given = ["lengths"] if lengths else []
     weights = {
         name: numpy_helper.from_array(normal(1, gates * 32, width).astype(np.float32), name)
         for name, width in (("w", 16), ("r", 32))
     }
     graph = helper.make_graph(
-        [helper.make_node(op_type, ["x", "w", "r"], ["", "y"], hidden_size=32)],
+        [helper.make_node(op_type, ["x", "w", "r", "", *given], ["", "y"], hidden_size=32)],
         "g",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["steps", "batch", 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, "batch", 32])],
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, [None, None, 16]),
+            *(helper.make_tensor_value_info(name, TensorProto.INT32, [None]) for name in given),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, None, 32])],
         list(weights.values()),
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)

@@ -312,32 +312,29 @@ def test_what_a_max_pool_hides_sets_no_scale() -> None:
     onnx.checker.check_model(onnx.load_from_string(report.model), full_check=True)
 
 
-@pytest.mark.parametrize("by", ["scales", "sizes", "sizes, any batch", "negative axes"])
-def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) -> None:
-    rng = np.random.default_rng(18)
-    filters = [rng.standard_normal((8, c, 3, 3)).astype(np.float32) / 5 for c in (3, 8)]
-    given = {
-        "scales": ["", "by"],
-        "sizes": ["", "", "by"],
-        "sizes, any batch": ["", "", "by"],
-        "negative axes": ["", "by"],
-    }[by]
-    lengths = by.startswith("sizes")
-    to = np.array([24, 20], np.int64) if lengths else np.array([2, 1.25], np.float32)
-    batch = "n" if by.endswith("any batch") else 1
-    axes = [-1, -2] if by == "negative axes" else [2, 3]
+def runs_between_integer_convolutions(
+    node: onnx.NodeProto,
+    constants: dict[str, np.ndarray[Any, Any]],
+    wanted: str,
+    batch: str | int = 1,
+) -> None:
+    """A pass rewrites a node from `before` to `after`, so that ONNX Runtime runs the result."""
+    rng = np.random.default_rng(2)
+    filters = {
+        f"w{at}": rng.standard_normal((8, channels, 3, 3)).astype(np.float32) / 5
+        for at, channels in enumerate((3, 8))
+    }
     graph = helper.make_graph(
         [
-            helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1] * 4),
-            helper.make_node("Relu", ["c0"], ["r0"]),
-            helper.make_node("Resize", ["r0", *given], ["z"], axes=axes, mode="linear"),
-            helper.make_node("Conv", ["z", "w1"], ["y"], pads=[1] * 4),
+            helper.make_node("Conv", ["x", "w0"], ["c"], pads=[1] * 4),
+            helper.make_node("Relu", ["c"], ["before"]),
+            node,
+            helper.make_node("Conv", ["after", "w1"], ["y"], pads=[1] * 4),
         ],
-        "resize",
+        "between",
         [helper.make_tensor_value_info("x", TensorProto.FLOAT, [batch, 3, 12, 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(to, "by")]
-        + [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(filters)],
+        [numpy_helper.from_array(array, name) for name, array in (filters | constants).items()],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     model = onnx.shape_inference.infer_shapes(model)
@@ -346,40 +343,39 @@ def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) ->
         model, None, samples, per_channel=True, symmetric=True
     )
     assert report.model is not None
-    assert [step.name for step in report.steps] == ["resize_all_axes"]
+    assert [step.name for step in report.steps] == [wanted]
     expected = oracle.ort(model.SerializeToString(), samples[0])
     for optimized in (True, False):
         found = oracle.ort(report.model, samples[0], optimized=optimized)
         assert oracle.sqnr(expected, found) > 30
     assert oracle.kernels(report.model)["QLinearConv"] == 2
+
+
+@pytest.mark.parametrize("by", ["scales", "sizes", "sizes, any batch", "negative axes"])
+def test_a_resize_of_some_axes_runs_between_convolutions_of_integers(by: str) -> None:
+    given = {
+        "scales": ["", "by"],
+        "sizes": ["", "", "by"],
+        "sizes, any batch": ["", "", "by"],
+        "negative axes": ["", "by"],
+    }[by]
+    lengths = by.startswith("sizes")
+    to = np.array([24, 20], np.int64) if lengths else np.array([2, 1.25], np.float32)
+    axes = [-1, -2] if by == "negative axes" else [2, 3]
+    runs_between_integer_convolutions(
+        helper.make_node("Resize", ["before", *given], ["after"], axes=axes, mode="linear"),
+        {"by": to},
+        "resize_all_axes",
+        batch="n" if by.endswith("any batch") else 1,
+    )
 
 
 def test_a_pad_of_some_axes_between_integer_convolutions_runs() -> None:
-    rng = np.random.default_rng(2)
-    filters = [rng.standard_normal((8, c, 3, 3)).astype(np.float32) * 0.2 for c in (3, 8)]
-    constants = {"w0": filters[0], "w1": filters[1], "pads": np.array([1, 1]), "axes": [-2]}
-    graph = helper.make_graph(
-        [
-            helper.make_node("Conv", ["x", "w0"], ["c0"], pads=[1] * 4),
-            helper.make_node("Relu", ["c0"], ["r0"]),
-            helper.make_node("Pad", ["r0", "pads", "", "axes"], ["p"], mode="reflect"),
-            helper.make_node("Conv", ["p", "w1"], ["y"], pads=[1] * 4),
-        ],
-        "pad",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 12, 16])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.array(array), name) for name, array in constants.items()],
+    runs_between_integer_convolutions(
+        helper.make_node("Pad", ["before", "pads", "", "axes"], ["after"], mode="reflect"),
+        {"pads": np.array([1, 1]), "axes": np.array([-2])},
+        "pad_all_axes",
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
-    samples = [{"x": rng.standard_normal((1, 3, 12, 16)).astype(np.float32)} for _ in range(4)]
-    report = quantize_rs.quantize_with_calibration(model, None, samples, target="x86-avx2")
-    assert report.model is not None
-    assert [step.name for step in report.steps] == ["pad_all_axes"]
-    expected = oracle.ort(model.SerializeToString(), samples[0])
-    for optimized in (True, False):
-        found = oracle.ort(report.model, samples[0], optimized=optimized)
-        assert oracle.sqnr(expected, found) > 30
-    assert oracle.kernels(report.model)["QLinearConv"] == 2
 
 
 @pytest.mark.parametrize("opset", [10, 18])
