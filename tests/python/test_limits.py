@@ -134,3 +134,20 @@ def test_arithmetic_runs_on_the_calling_thread_where_there_are_no_others(tmp_pat
     subprocess.run(command, check=True, env=stacks, timeout=300)
     expected = quantize_rs.kernels.quantize_linear(x, 0.02, 128)
     np.testing.assert_array_equal(np.load(made), expected)
+
+
+# A process with one thread forks without a warning.
+FEW_THREADS = """
+import os, sys
+import quantize_rs
+before = len(os.listdir("/proc/self/task"))
+quantize_rs.model_info(sys.argv[1])
+quantize_rs.open(sys.argv[1])
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+@memory.needs_proc
+def test_a_model_that_is_read_starts_no_threads_that_stay() -> None:
+    digits = quantize_rs.examples.digits().model
+    subprocess.run([sys.executable, "-c", FEW_THREADS, str(digits)], check=True)

@@ -37,7 +37,6 @@ mod bias;
 mod codebook;
 mod error;
 mod float_source;
-mod forked;
 mod group_ranges;
 pub mod kernels;
 mod layout;
@@ -56,6 +55,7 @@ mod second_moments;
 mod simd;
 mod spec;
 pub mod stats;
+mod threads;
 mod weight;
 mod weight_rounding;
 
@@ -67,7 +67,6 @@ pub use crate::microscaling::{BlockScales, block_scales, power_of_two};
 pub use bias::quantize_bias;
 pub use codebook::{Codebook, CodebookSpec, Coded};
 pub use error::MathError;
-pub use forked::begin_thread;
 pub use kernels::fake::{
     Gradients, fake_quantize_gradients, fake_quantize_masked, fake_quantize_stochastic,
 };
@@ -82,6 +81,7 @@ pub use params::{Params, Range, params};
 pub use qtype::QType;
 pub use second_moments::{SecondMoments, TooManySamples};
 pub use spec::{Granularity, QSpec, Scales};
+pub use threads::{begin_thread, start_threads};
 pub use weight::{WeightMethod, fit};
 pub use weight_rounding::{
     Algorithm, ColumnIntegers, Effort, Rounded, ScaleBounds, WeightColumns, corrected_targets,

@@ -37,6 +37,15 @@ pub(crate) fn detached<T: Send, E: Into<QuantizeError> + Send>(
     }
 }
 
+/// As [`detached`], for arithmetic on arrays, which needs no model.
+pub(crate) fn arithmetic<T: Send, E: Into<QuantizeError> + Send>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, E> + Send,
+) -> PyResult<T> {
+    py.detach(quantize_rs_math::start_threads);
+    detached(py, None, work)
+}
+
 /// As [`detached`], for work that makes the bytes of a model. There is a `MemoryError` where no
 /// room is left for a copy that Python owns.
 pub(crate) fn detached_bytes<'py, E: Into<QuantizeError> + Send>(
@@ -83,7 +92,7 @@ pub(crate) fn stoppable<T: Send>(
             let (give, result) = mpsc::channel();
             let started = thread::Builder::new().spawn_scoped(scope, move || {
                 // This thread waits for the result.
-                let _ = give.send(caught(|| work(&flag)));
+                let _ = give.send(computed(|| work(&flag)));
             });
             if let Err(error) = started {
                 return Err(Failure::NoThread(error));
@@ -126,7 +135,7 @@ pub(crate) fn with_callbacks<T: Send + 'static, E: Into<QuantizeError> + Send + 
         let (give, result) = mpsc::channel();
         let started = thread::Builder::new().spawn(move || {
             // Without a receiver the work was abandoned.
-            let _ = give.send(caught(|| work(CallbackChannel(sender))));
+            let _ = give.send(computed(|| work(CallbackChannel(sender))));
         });
         let worker = match started {
             Ok(worker) => worker,
@@ -290,7 +299,7 @@ impl Interrupt {
         let (give, result) = mpsc::channel();
         let started = thread::Builder::new().spawn(move || {
             // Without a receiver the wait was interrupted.
-            let _ = give.send(caught(work));
+            let _ = give.send(computed(work));
         });
         if let Err(error) = started {
             return Some(Err(Failure::NoThread(error)));
@@ -328,6 +337,12 @@ impl Failure {
             }
         }
     }
+}
+
+/// As [`caught`], for work that computes with weights or samples.
+fn computed<T>(work: impl FnOnce() -> T) -> Result<T, Failure> {
+    quantize_rs_math::start_threads();
+    caught(work)
 }
 
 /// The result of `work`, or the message of its panic.

@@ -35,8 +35,7 @@ pub(crate) fn quantize_linear<'py>(
     let x = x.as_slice()?;
     layout.check(x.len(), params.len()).map_err(|error| errors::of_math(py, &error))?;
     let spec = QSpec::new(qtype, false, layout.granularity());
-    let bytes =
-        gil::detached(py, None, || Ok::<_, Never>(math::quantize(x, &layout, &params, &spec)))?;
+    let bytes = gil::arithmetic(py, || Ok::<_, Never>(math::quantize(x, &layout, &params, &spec)))?;
     Ok(bytes.into_pyarray(py))
 }
 
@@ -57,9 +56,8 @@ pub(crate) fn dequantize_linear<'py>(
     layout
         .check_packed(packed.len(), qtype, params.len())
         .map_err(|error| errors::of_math(py, &error))?;
-    let x = gil::detached(py, None, || {
-        Ok::<_, Never>(math::dequantize(packed, &layout, &params, qtype))
-    })?;
+    let x =
+        gil::arithmetic(py, || Ok::<_, Never>(math::dequantize(packed, &layout, &params, qtype)))?;
     Ok(x.into_pyarray(py))
 }
 

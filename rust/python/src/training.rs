@@ -85,7 +85,7 @@ impl Observer {
         let layout = layout(py, &shape, (axis, None))?;
         let x = x.as_slice()?;
         let outcome =
-            gil::detached(py, None, || Ok::<_, Never>(self.watch(|o| o.observe(x, &layout))))?;
+            gil::arithmetic(py, || Ok::<_, Never>(self.watch(|o| o.observe(x, &layout))))?;
         outcome.map_err(|error| errors::of_math(py, &error))
     }
 
@@ -128,7 +128,7 @@ pub(crate) fn fake_quantize<'py>(
 ) -> PyResult<(Array<'py, f32>, Array<'py, bool>)> {
     let x = x.as_slice()?;
     let (layout, params) = given(py, x, &shape, &numbers, grid, cut)?;
-    let (y, mask) = gil::detached(py, None, || {
+    let (y, mask) = gil::arithmetic(py, || {
         Ok::<_, Never>(math::fake_quantize_masked(x, &layout, &params, grid))
     })?;
     Ok((y.into_pyarray(py), mask.into_pyarray(py)))
@@ -149,7 +149,7 @@ pub(crate) fn fake_quantize_stochastic<'py>(
 ) -> PyResult<Array<'py, f32>> {
     let x = x.as_slice()?;
     let (layout, params) = given(py, x, &shape, &numbers, grid, cut)?;
-    let y = gil::detached(py, None, || {
+    let y = gil::arithmetic(py, || {
         let y = math::fake_quantize_stochastic(x, &layout, &params, grid, temperature, seed);
         Ok::<_, Never>(y)
     })?;
@@ -173,7 +173,7 @@ pub(crate) fn fake_quantize_gradients<'py>(
         let what = format!("has {} elements, x has {}", gradient.len(), x.len());
         return Err(errors::of_option(py, "gradient", &what));
     }
-    let Gradients { x, scale, zero_point } = gil::detached(py, None, || {
+    let Gradients { x, scale, zero_point } = gil::arithmetic(py, || {
         Ok::<_, Never>(math::fake_quantize_gradients(x, gradient, &layout, &params, grid))
     })?;
     Ok((x.into_pyarray(py), scale.into_pyarray(py), zero_point.into_pyarray(py)))
