@@ -156,7 +156,7 @@ const MAX_CHOICES: usize = 5;
 
 /// The candidates of a group: at least one, the default first.
 #[derive(Clone, Copy, Debug)]
-struct Choices {
+pub(crate) struct Choices {
     all: [Params; MAX_CHOICES],
     count: usize,
 }
@@ -174,7 +174,7 @@ impl Choices {
         self
     }
 
-    fn as_slice(&self) -> &[Params] {
+    pub(crate) fn as_slice(&self) -> &[Params] {
         &self.all[..self.count]
     }
 }
@@ -300,15 +300,16 @@ pub(crate) fn fit_lanes(
 
 /// The candidates for a group whose range is covered only in part: both ends of the grid, or one of
 /// them, are at `kept` of the range. Their number depends on the spec alone.
-pub(crate) fn clipped_candidates(range: Range, kept: f32, spec: &QSpec) -> Vec<Params> {
+pub(crate) fn clipped_candidates(range: Range, kept: f32, spec: &QSpec) -> Choices {
     let Range { min, max } = range.finite().widened_to_zero();
     let both = Range { min: min * kept, max: max * kept };
     if spec.symmetric {
-        return WeightMethod::MinMax.choices(both, spec).as_slice().to_vec();
+        return WeightMethod::MinMax.choices(both, spec);
     }
-    [both, Range { min: both.min, max }, Range { min, max: both.max }]
-        .map(|range| params(range, spec))
-        .to_vec()
+    let others = [Range { min: both.min, max }, Range { min, max: both.max }];
+    others
+        .into_iter()
+        .fold(Choices::one(params(both, spec)), |all, other| all.with(params(other, spec)))
 }
 
 /// The scales and the float zero points of up to [`LANES`] groups side by side: `count` of them are

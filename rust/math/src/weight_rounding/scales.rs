@@ -8,7 +8,7 @@ use rayon::prelude::*;
 use super::{ColumnIntegers, ScaleBounds, WeightColumns, stopped};
 use crate::rounding::round_ties_even;
 use crate::simd::{SimdLoop, vectorized};
-use crate::weight::clipped_candidates;
+use crate::weight::{Choices, clipped_candidates};
 use crate::{Params, QSpec, Range};
 
 /// Columns that one task looks at.
@@ -57,18 +57,18 @@ pub(super) fn weighted(
         }
     };
     for kept in kept(spec) {
+        let all: Vec<Choices> =
+            ranges.par_iter().map(|range| clipped_candidates(*range, kept, spec)).collect();
         // Every range has the same number of candidates.
-        let of = |range: &Range| clipped_candidates(*range, kept, spec);
-        let count = of(&Range { min: -1.0, max: 1.0 }).len();
+        let count = all.first().map_or(0, |one| one.as_slice().len());
         for choice in 0..count {
             if stopped(stop) && !best.is_empty() {
                 break;
             }
-            let candidate = |(group, range)| {
-                let all = of(range);
-                bounds.allowed(all[choice.min(all.len() - 1)], group, spec)
+            let candidate = |(group, choices): (usize, &Choices)| {
+                bounds.allowed(choices.as_slice()[choice], group, spec)
             };
-            attempt(ranges.iter().enumerate().map(candidate).collect(), &mut best);
+            attempt(all.iter().enumerate().map(candidate).collect(), &mut best);
         }
     }
     for _ in 0..REFITS {
