@@ -756,3 +756,25 @@ def test_weights_alone_have_zero_points(bits: int, symmetric: bool) -> None:
     report = quantize_rs.quantize(made, None, bits=bits, layer_bits={"w": bits})
     (row,) = report.weights
     assert row.symmetric is symmetric
+
+
+def test_indices_that_two_tables_share_stay_where_scales_of_rows_are_taken() -> None:
+    indices = np.arange(1 << 17, dtype=np.int64) % 20
+    nodes = [
+        helper.make_node("Gather", ["t", "i"], ["a"]),
+        helper.make_node("Gather", ["u", "j"], ["b"]),
+        helper.make_node("MatMul", ["a", "w"], ["c"]),
+        helper.make_node("Mul", ["b", "x"], ["d"]),
+        helper.make_node("MatMul", ["d", "v"], ["e"]),
+        helper.make_node("Add", ["c", "e"], ["y"]),
+    ]
+    tables = {"t": normal(3000, 16), "u": normal(3000, 16)}
+    constants = {"i": indices, "j": indices, "w": normal(16, 4), "v": normal(16, 4)}
+    model, x = built(nodes, tables | constants, [16]), {"x": normal(16)}
+    report = quantize_rs.quantize_with_calibration(model, None, x, check="none")
+    assert report.model is not None
+    assert {value.name for value in report.quantized} >= {"t", "u"}
+    # Equal indices are held once.
+    kept = {tensor.name for tensor in onnx.load_from_string(report.model).graph.initializer}
+    assert len(kept & {"i", "j"}) == 1
+    assert oracle.sqnr(oracle.ort(model, x), oracle.ort(report.model, x)) > EIGHT_BITS

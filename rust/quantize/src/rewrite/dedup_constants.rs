@@ -18,16 +18,7 @@ type Kind = (DataType, Vec<i64>);
 /// Values that the plan quantizes, values that `made` changes, outputs, and initializers that a
 /// caller may override are left alone.
 pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
-    let touched: HashSet<&str> = made
-        .iter()
-        .filter_map(|edit| match edit {
-            Edit::RemoveInitializer(name) => Some(name.as_str()),
-            Edit::SetInput { node, input, .. } => {
-                graph.nodes[*node].input.get(*input).map(String::as_str)
-            }
-            _ => None,
-        })
-        .collect();
+    let touched: HashSet<&str> = made.iter().flat_map(|edit| names_in(edit, graph)).collect();
     let mut known: HashMap<Kind, Vec<(ValueId, Tensor)>> = HashMap::new();
     let mut edits = Vec::new();
     for (id, value) in graph.values.iter().enumerate() {
@@ -59,4 +50,22 @@ pub fn share(graph: &Graph<'_>, plan: &Plan, made: &[Edit]) -> Vec<Edit> {
         }
     }
     edits
+}
+
+/// The constants that an edit removes, reads, or no longer reads.
+fn names_in<'e>(edit: &'e Edit, graph: &'e Graph<'_>) -> Vec<&'e str> {
+    match edit {
+        Edit::RemoveInitializer(name) => vec![name],
+        Edit::SetInput { node, input, value } => graph.nodes[*node]
+            .input
+            .get(*input)
+            .into_iter()
+            .chain([value])
+            .map(|it| &**it)
+            .collect(),
+        Edit::AddNode(node) | Edit::ReplaceNode { with: node, .. } => {
+            node.input.iter().map(String::as_str).collect()
+        }
+        _ => Vec::new(),
+    }
 }
