@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import onnx
 import onnxruntime
+import oracle
 import pytest
+from odd import Odd, ints, node, normal
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import quantize_rs
@@ -104,3 +106,74 @@ def test_inputs_of_the_first_versions_are_constants_anyway(tmp_path: Path) -> No
     report = quantize_rs.quantize(path, out)
     assert PASS not in [step.name for step in report.steps]
     assert len(report.quantized) == 2
+
+
+def dropped_rows() -> Odd:
+    """The whole of a weight in its default, and a part of longer ones."""
+    cut = {"b": ints(0), "e": ints(5), "a": ints(0), "k": normal(4)}
+    return Odd(
+        [node("Slice", "w b e a", "p"), node("Add", "p k", "q"), node("MatMul", "q x")],
+        cut | {"w": normal(5, 4)},
+        inputs={"x": [4, 2]},
+        also_inputs=("w",),
+    )
+
+
+def resized() -> Odd:
+    return Odd(
+        [node("Resize", "x - - s", "a", axes=[2, 3]), node("Add", "a k")],
+        {"s": ints(4, 4), "k": normal(1)},
+        inputs={"x": [1, 2, 8, 8]},
+        opset=18,
+        also_inputs=("s",),
+    )
+
+
+@pytest.mark.parametrize(
+    ("case", "given"),
+    [
+        pytest.param(dropped_rows(), {"w": normal(8, 4)}, id="rows"),
+        pytest.param(resized(), {"s": ints(16, 16)}, id="sizes"),
+    ],
+)
+def test_no_pass_relies_on_a_default(case: Odd, given: dict[str, np.ndarray]) -> None:
+    made = onnx.load_from_string(case.model())
+    for value in [*made.graph.input, *made.graph.output]:
+        if value.name in (*given, "y") and given.keys() != {"s"}:
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    if "s" in given:
+        del made.graph.output[0].type.tensor_type.shape.dim[:]
+        made.graph.output[0].type.tensor_type.ClearField("shape")
+    model = made.SerializeToString()
+    feeds = case.feeds() | given
+    for result in (quantize_rs.optimize(model).model, quantize_rs.quantize(model, None).model):
+        assert result is not None
+        (expected,), (found,) = oracle.ort(model, feeds), oracle.ort(result, feeds)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
+def test_a_padding_value_that_may_be_replaced_is_not_lost(output_format: str) -> None:
+    case = Odd(
+        [
+            node("Conv", "x w", "a"),
+            node("Pad", "a p v", "b"),
+            node("Conv", "b w2"),
+        ],
+        {
+            "w": normal(4, 3, 1, 1),
+            "w2": normal(2, 4, 1, 1),
+            "p": ints(0, 0, 1, 1, 0, 0, 1, 1),
+            "v": np.float32(0),
+        },
+        inputs={"x": [1, 3, 6, 6]},
+        also_inputs=("v",),
+    )
+    model, feeds = case.model(), case.feeds()
+    result = quantize_rs.quantize_with_calibration(
+        model, None, feeds, output_format=output_format, check="none"
+    ).model
+    assert result is not None
+    feeds["v"] = np.array(20, np.float32)
+    (expected,), (found,) = oracle.ort(model, feeds), oracle.ort(result, feeds)
+    assert oracle.sqnr([expected], [found]) > 25

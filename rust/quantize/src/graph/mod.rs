@@ -252,7 +252,7 @@ impl<'m> Graph<'m> {
 
     /// The element type of a value, if it can be inferred.
     pub fn dtype(&self, value: ValueId) -> Option<DataType> {
-        match self.constant(value) {
+        match self.fixed_constant(value) {
             Some(tensor) => tensor.dtype(),
             None => self.fact(value)?.dtype,
         }
@@ -260,7 +260,7 @@ impl<'m> Graph<'m> {
 
     /// The shape of a value, if it can be inferred. Dynamic dimensions are `None`.
     pub fn shape(&self, value: ValueId) -> Option<Vec<Option<usize>>> {
-        if let Some(tensor) = self.constant(value) {
+        if let Some(tensor) = self.fixed_constant(value) {
             return Some(tensor.dims.iter().map(|dim| usize::try_from(*dim).ok()).collect());
         }
         let length = |dim: &Dim| usize::try_from(dim.fixed()?).ok();

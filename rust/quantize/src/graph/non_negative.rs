@@ -206,21 +206,20 @@ impl<'m> Values<'_, 'm> {
         self.floats(value).is_some_and(|all| all.iter().all(|x| *x > 0.0))
     }
 
-    /// The element of a constant that no caller can replace.
+    /// The element of a constant.
     fn number(&self, value: Named<'m>) -> Option<f32> {
-        let outer = self.graph.value(value.name).map(|id| &self.graph.values[id].producer);
-        if let Some(Producer::Initializer { overridable: true, .. }) = outer {
-            return None;
-        }
         match self.floats(value)?[..] {
             [number] => Some(number),
             _ => None,
         }
     }
 
-    /// The elements of a small constant.
+    /// The elements of a small constant that no caller can replace.
     fn floats(&self, value: Named<'m>) -> Option<Vec<f32>> {
         const MAX_ELEMENTS: i64 = 1 << 16;
+        if self.graph.value(value.name).is_some_and(|id| self.graph.values[id].is_overridable()) {
+            return None;
+        }
         let constant = self.constant(value)?;
         let few =
             constant.dims.iter().try_fold(1_i64, |all, dim| all.checked_mul(*dim))? <= MAX_ELEMENTS;

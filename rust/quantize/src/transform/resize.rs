@@ -58,7 +58,7 @@ fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize,
     }
     let shape = graph.shape(graph.input(node, 0)?)?;
     let given = |input: usize| {
-        let tensor = graph.model.tensor(graph.constant(graph.input(node, input)?)?).ok()?;
+        let tensor = graph.model.tensor(graph.fixed_constant(graph.input(node, input)?)?).ok()?;
         (tensor.shape == [axes.len()]).then_some(tensor)
     };
     let places = axes.iter().map(|axis| axis_of(*axis, shape.len()));

@@ -58,7 +58,7 @@ fn pad(graph: &Graph<'_>, node: usize) -> IntegerSupport {
         None => proto.float("value", 0.0) == 0.0,
         Some(_) => graph
             .input(node, 2)
-            .and_then(|value| graph.model.tensor(graph.constant(value)?).ok()?.to_f32())
+            .and_then(|value| graph.model.tensor(graph.fixed_constant(value)?).ok()?.to_f32())
             .is_some_and(|values| values.iter().all(|value| *value == 0.0)),
     };
     match text(graph, node, "mode", "constant") {

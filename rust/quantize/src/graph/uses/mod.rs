@@ -8,6 +8,7 @@ use quantize_rs_onnx::{DataType, GraphProto, NodeProto, TensorProto};
 
 use super::ops;
 use super::ops::Slot;
+use crate::graph::constants::{fixed, ints};
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 pub(crate) use subgraphs::{Read, Subgraphs, made};
 use view::View;
@@ -396,8 +397,7 @@ impl<'m> Uses<'_, 'm> {
                 }
                 for consumer in &found.consumers {
                     let (node, by) = (graph.nodes[consumer.node], visit.by.or(Some(*consumer)));
-                    let ints =
-                        |input| ints(graph, graph.constant(graph.input(consumer.node, input)?)?);
+                    let ints = |input| ints(&fixed(graph, graph.input(consumer.node, input)?)?);
                     let seen = || visit.view.as_ref()?.through(node, ints);
                     if consumer.input == 0
                         && let Some(view) = seen()
@@ -432,7 +432,7 @@ impl<'m> Uses<'_, 'm> {
             };
             let constant = |input: usize| {
                 let name = node.input.get(input)?;
-                ints(graph, bodies.constant(graph, body, name)?)
+                ints(&graph.model.tensor(bodies.constant(graph, body, name)?).ok()?)
             };
             let seen = || visit.view.as_ref()?.through(node, constant);
             if input == 0
@@ -520,12 +520,4 @@ fn rows(view: &View) -> Option<Along> {
 
 fn is_bias(node: &NodeProto, input: usize) -> bool {
     ops::rule(node).is_some_and(|rule| matches!(rule.slot(input), Slot::Bias))
-}
-
-/// The elements of an int64 constant.
-fn ints(graph: &Graph<'_>, tensor: &TensorProto) -> Option<Vec<i64>> {
-    let tensor = graph.model.tensor(tensor).ok()?;
-    (tensor.dtype == DataType::Int64).then(|| {
-        tensor.data.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
-    })
 }
