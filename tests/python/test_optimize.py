@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import oracle
 import pytest
+from graphs import built
 from odd import normal
 from onnx import TensorProto, helper, numpy_helper
 from pass_cases import DONE, KEPT
@@ -225,3 +226,61 @@ def test_what_was_folded_away_can_still_be_named(options: dict[str, Any]) -> Non
     assert not any("folded" in warning for warning in report.warnings)
     with pytest.raises(OptionError, match="nrom"):
         quantize_rs.quantize(model, None, excluded_layers=["nrom"])
+
+
+def test_a_squeeze_of_an_empty_list_of_axes_stays() -> None:
+    """ONNX Runtime reads it as all axes of length 1."""
+    nodes = [
+        helper.make_node("Squeeze", ["x", "axes"], ["a"]),
+        helper.make_node("Neg", ["a"], ["b"]),
+        helper.make_node("Shape", ["b"], ["s"]),
+        helper.make_node("Expand", ["one", "s"], ["ones"]),
+        helper.make_node("Add", ["b", "ones"], ["y"]),
+    ]
+    constants = {"axes": np.zeros(0, np.int64), "one": np.ones(1, np.float32)}
+    model = built(nodes, constants, [1, 3, 1])
+    made, _ = optimized(model)
+    x = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
+    (expected,), (found,) = (oracle.ort(it, {"x": x}) for it in (model, made.SerializeToString()))
+    np.testing.assert_array_equal(found, expected)
+    assert "Squeeze" in [node.op_type for node in made.graph.node]
+
+
+def test_values_of_a_loop_differ_between_iterations() -> None:
+    """What the last iteration made is longer than what it got, and what it got is an output."""
+    info = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["on"]),
+            helper.make_node("Concat", ["c", "x"], ["longer"], axis=0),
+            helper.make_node("Identity", ["c"], ["seen"]),
+        ],
+        "body",
+        [
+            info("i", TensorProto.INT64, []),
+            info("go", TensorProto.BOOL, []),
+            info("c", TensorProto.FLOAT, None),
+        ],
+        [
+            info("on", TensorProto.BOOL, []),
+            info("longer", TensorProto.FLOAT, None),
+            info("seen", TensorProto.FLOAT, None),
+        ],
+    )
+    nodes = [
+        helper.make_node("Loop", ["count", "", "start"], ["last", "all"], body=body),
+        helper.make_node("Squeeze", ["all", "first"], ["before"]),
+        helper.make_node("Shape", ["last"], ["s"]),
+        helper.make_node("Expand", ["before", "s"], ["wide"]),
+        helper.make_node("Neg", ["wide"], ["y"]),
+    ]
+    constants = {
+        "count": np.array(1, np.int64),
+        "first": np.zeros(1, np.int64),
+        "start": np.ones((1, 4), np.float32),
+    }
+    model = built(nodes, constants, [1, 4])
+    made, _ = optimized(model)
+    x = np.ones((1, 4), np.float32)
+    (expected,), (found,) = (oracle.ort(it, {"x": x}) for it in (model, made.SerializeToString()))
+    assert found.shape == expected.shape == (2, 4)

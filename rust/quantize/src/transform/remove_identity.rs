@@ -165,12 +165,10 @@ fn flatten(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
 
 fn squeeze(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
     let value = graph.input(node, 0)?;
-    let idle = if is_given(graph, node, "axes", 1) {
-        given(graph, node, "axes", 1)?.is_empty()
-    } else {
-        graph.shape(value)?.iter().all(|length| length.is_some_and(|it| it != 1))
-    };
-    idle.then_some(value)
+    // Runtimes read an empty list of axes as all axes of length 1, or as none.
+    let all = !is_given(graph, node, "axes", 1) || given(graph, node, "axes", 1)?.is_empty();
+    let has_none = graph.shape(value)?.iter().all(|length| length.is_some_and(|it| it != 1));
+    (all && has_none).then_some(value)
 }
 
 fn unsqueeze(graph: &Graph<'_>, node: usize) -> Option<ValueId> {

@@ -91,9 +91,14 @@ fn iterations<'m>(
     let mut any: Vec<Dim> = Vec::new();
     for iteration in 0..=MAX_WIDENINGS + 1 {
         let mut made = call.state.body(graph, &given(&carried), call.scope);
-        let each = made.split_off(made.len().min(ahead + carried.len()));
+        let mut each = made.split_off(made.len().min(ahead + carried.len()));
         let after = made.get(ahead..).filter(|after| after.len() == carried.len())?;
         if carried.iter().zip(after).all(|(fact, after)| covers(fact, after, &any)) {
+            // They differ between iterations, and so between these values, too.
+            let dims = carried.iter_mut().chain(&mut each).flat_map(|fact| &mut fact.shape);
+            for dim in dims.flatten().filter(|dim| any.contains(dim)) {
+                *dim = call.unknown();
+            }
             return Some((carried, each));
         }
         for (fact, after) in carried.iter_mut().zip(after) {

@@ -102,7 +102,9 @@ impl View {
             axes.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<Vec<_>>>()?;
         let kept = (0..rank).filter(|axis| !gone.contains(axis)).map(|axis| self.axes[axis]);
         let of_one = gone.iter().all(|axis| self.axes[*axis].0 == 1);
-        of_one.then(|| View { axes: kept.collect(), source: self.source.clone() })
+        // Runtimes read an empty list of axes as all axes of length 1, or as none.
+        (of_one && !gone.is_empty())
+            .then(|| View { axes: kept.collect(), source: self.source.clone() })
     }
 
     fn unsqueezed(&self, axes: &[i64]) -> Option<View> {

@@ -67,7 +67,9 @@ fn squeeze(call: &Call<'_>) -> Option<Tensor> {
     let ones = || (0..).zip(&source.shape).filter(|(_, length)| **length == 1);
     let gone = call.ints_or("axes", 1, || ones().map(|(axis, _)| axis).collect())?;
     let gone: Vec<usize> = gone.iter().map(|axis| axis_of(*axis, rank)).collect::<Option<_>>()?;
-    if gone.iter().any(|axis| source.shape[*axis] != 1) {
+    // Runtimes read an empty list of axes as all axes of length 1, or as none.
+    let open = gone.is_empty() && ones().next().is_some();
+    if open || gone.iter().any(|axis| source.shape[*axis] != 1) {
         return None;
     }
     let left = (0..rank).filter(|axis| !gone.contains(axis)).map(|axis| source.shape[axis]);

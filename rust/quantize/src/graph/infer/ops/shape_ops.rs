@@ -192,6 +192,11 @@ fn squeeze(call: &Call<'_, '_>) -> Option<Shape> {
         return fixed.then(|| shape.iter().copied().filter(|it| *it != Dim::Fixed(1)).collect());
     };
     let axes: Vec<usize> = axes.iter().map(|axis| call.axis(*axis, 0)).collect::<Option<_>>()?;
+    // Runtimes read an empty list of axes as all axes of length 1, or as none.
+    let has_ones = || shape.iter().any(|length| length.fixed().is_none_or(|it| it == 1));
+    if axes.is_empty() && has_ones() {
+        return None;
+    }
     let left = shape.iter().enumerate().filter(|(axis, _)| !axes.contains(axis));
     Some(left.map(|(_, length)| *length).collect())
 }
