@@ -211,6 +211,12 @@ DONE: dict[str, tuple[str, Odd, int]] = {
 }
 
 KEPT: dict[str, Odd] = {
+    # Runtimes return NaN or 0.
+    "relu_of_no_number": Odd(
+        [node("Relu", "k", "a"), node("Mul", "x a")],
+        {"k": np.array([1, np.nan, -1], np.float32)},
+        inputs={"x": [2, 3]},
+    ),
     "parts_of_a_weight_that_is_read": Odd(
         [
             node("Split", "w", "a b", axis=1),

@@ -36,7 +36,7 @@ pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Ceil", |call| signed(call, f32::ceil, f64::ceil, |_| None)),
     ("Round", |call| signed(call, f32::round_ties_even, f64::round_ties_even, |_| None)),
     ("Sign", |call| function(call, |it| if it == 0.0 { 0.0 } else { it.signum() })),
-    ("Relu", |call| function(call, |it| it.max(0.0))),
+    ("Relu", |call| function(call, |it| if it < 0.0 { 0.0 } else { it })),
     ("Exp", |call| function(call, f64::exp)),
     ("Log", |call| function(call, f64::ln)),
     ("Sin", |call| function(call, f64::sin)),
