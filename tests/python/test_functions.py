@@ -487,6 +487,17 @@ def test_a_function_of_other_operators_stays_with_a_reason() -> None:
     assert report.model == model
 
 
+def test_every_opset_of_a_function_is_compared() -> None:
+    nodes = [node("MatMul", "x w", "a"), node("Other", "a", domain="com.x")]
+    older = function("Older", "x w", nodes, opsets={"com.x": 2})
+    made = onnx.load_from_string(Case([call("Older", "x w")], [older], W, opset=21).model())
+    made.opset_import.append(helper.make_opsetid("com.x", 1))
+    model = made.SerializeToString()
+    report = quantize_rs.quantize(model, None)
+    assert any("`local.Older`" in text and "com.x" in text for text in report.warnings)
+    assert report.model == model
+
+
 def test_functions_do_not_outgrow_memory() -> None:
     long = node("Neg", "x")
     long.doc_string = "." * (1 << 16)

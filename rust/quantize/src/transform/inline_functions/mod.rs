@@ -257,6 +257,7 @@ impl<'g, 'm> Inliner<'g, 'm> {
     }
 
     fn convert(&self, function: &FunctionProto) -> Result<Rc<FunctionProto>, String> {
+        let mut found = None;
         for import in &function.opset_import {
             let (domain, wanted) = (canonical_domain(&import.domain), import.version);
             let Some(have) = self.opsets.get(domain).copied() else { continue };
@@ -280,10 +281,10 @@ impl<'g, 'm> Inliner<'g, 'm> {
             if domain.is_empty() && wanted < have {
                 let converted = convert_function(self.graph.model, function, have);
                 let converted = converted.map_err(|error| error.to_string())?;
-                return Ok(Rc::new(converted.unwrap_or_else(|| function.clone())));
+                found = converted.or(found);
             }
         }
-        Ok(Rc::new(function.clone()))
+        Ok(Rc::new(found.unwrap_or_else(|| function.clone())))
     }
 }
 
