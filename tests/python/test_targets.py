@@ -11,7 +11,7 @@ import onnx
 import oracle
 import pytest
 import rules
-from onnx import numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import quantize_rs
 from quantize_rs import OptionError
@@ -315,3 +315,28 @@ def test_scales_that_a_float_bias_raised_are_valid(target: str) -> None:
     )
     assert report.model is not None
     assert quantize_rs.validate(model, report.model, optimize=False).passed
+
+
+def test_a_pair_without_a_zero_point_has_the_type_that_it_names() -> None:
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s"], ["xq"], output_dtype=TensorProto.INT8),
+        helper.make_node("DequantizeLinear", ["xq", "s"], ["xd"]),
+        helper.make_node("DequantizeLinear", ["w", "ws"], ["wd"], axis=0),
+        helper.make_node("Conv", ["xd", "wd"], ["y"]),
+    ]
+    integers = np.random.default_rng(0).integers(-127, 127, (4, 3, 1, 1), np.int8)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            numpy_helper.from_array(np.float32(0.02), "s"),
+            numpy_helper.from_array(integers, "w"),
+            numpy_helper.from_array(np.full(4, 0.01, np.float32), "ws"),
+        ],
+    )
+    opsets = [helper.make_opsetid("", 21)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    found = quantize_rs.validate(model, model, target="tensorrt")
+    assert not [problem for problem in found.problems if problem.name == "xq"]

@@ -54,10 +54,13 @@ impl<'g, 'm> Pairs<'g, 'm> {
         };
         let constant = uses::rearranged_from(graph, graph.input(node, 0)?);
         let scales = tensor(1)?.to_f32()?;
-        let (dtype, zero_points) = match (tensor(2), constant) {
-            (Some(zero), _) => (zero.dtype, zero_points_of(&zero)?),
-            (None, Some(value)) => (graph.dtype(value)?, vec![0; scales.len()]),
-            (None, None) => (DataType::UInt8, vec![0; scales.len()]),
+        let quantizes = graph.nodes[node].op_type == "QuantizeLinear";
+        let integers = if quantizes { graph.output(node, 0) } else { graph.input(node, 0) };
+        let (dtype, zero_points) = if let Some(zero) = tensor(2) {
+            (zero.dtype, zero_points_of(&zero)?)
+        } else {
+            let dtype = graph.dtype(integers?).unwrap_or(DataType::UInt8);
+            (dtype, vec![0; scales.len()])
         };
         Some(Parameters { dtype, scales, zero_points, constant })
     }
