@@ -158,7 +158,10 @@ pub(super) fn floors(
                 entry.insert(needed);
             }
             std::collections::hash_map::Entry::Occupied(mut entry) => {
-                entry.get_mut().iter_mut().zip(needed).for_each(|(a, b)| *a = a.max(b));
+                let known = entry.get_mut();
+                let of = |all: &[f32], at: usize| *all.get(at).or(all.last()).unwrap_or(&0.0);
+                let count = known.len().max(needed.len());
+                *known = (0..count).map(|at| of(known, at).max(of(&needed, at))).collect();
             }
         }
     }
