@@ -362,3 +362,29 @@ def test_what_optimizing_folds_passes() -> None:
     values.flat[5] *= 1.1
     tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     assert not validate(model, wrong)
+
+
+def test_a_scale_may_be_a_vector_of_one() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = built(nodes, {"w": normal(8, 4)}, [3, 8])
+    report = quantize_rs.quantize(model, None, per_channel=False)
+    assert report.model is not None
+    made = onnx.load_from_string(report.model)
+    for tensor in made.graph.initializer:
+        if tensor.name.startswith("w_") and not tensor.dims:
+            tensor.dims.append(1)
+    found = validate(model, made.SerializeToString())
+    assert not found.problems, found
+
+
+def test_an_axis_that_a_weight_does_not_have_is_named() -> None:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = built(nodes, {"w": normal(8, 4)}, [3, 8])
+    report = quantize_rs.quantize(model, None, per_channel=True)
+    assert report.model is not None
+    made = onnx.load_from_string(report.model)
+    (node,) = (node for node in made.graph.node if node.op_type == "DequantizeLinear")
+    (axis,) = (found for found in node.attribute if found.name == "axis")
+    axis.i = 2
+    found = validate(model, made.SerializeToString())
+    assert any("it has no axis 2" in problem.what for problem in found.problems), found

@@ -7,6 +7,7 @@ pub(crate) mod clip;
 pub(crate) mod constants;
 pub(crate) mod elements;
 pub(crate) mod fingerprint;
+pub(crate) mod granularity;
 pub(crate) mod infer;
 pub(crate) mod info;
 pub(crate) mod interface;

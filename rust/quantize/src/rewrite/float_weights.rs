@@ -10,6 +10,7 @@ use crate::QuantizeError;
 use crate::encode::codes::codes_of;
 use crate::encode::dequantize::{Cut, Decoded, plain, scale_floats};
 use crate::graph::elements::qtype_of;
+use crate::graph::granularity::granularity;
 use crate::graph::names::Names;
 use crate::graph::ops::MICROSOFT;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
@@ -95,14 +96,7 @@ impl FloatWeights<'_, '_> {
         if is_common && scale.dtype == DataType::Float {
             return None;
         }
-        let (rank, axis) = (integers.shape.len(), node.int("axis", 1));
-        let axis = if axis < 0 { axis + i64::try_from(rank).ok()? } else { axis };
-        let axis = usize::try_from(axis).ok()?;
-        let granularity = match block_size {
-            _ if scale.shape.is_empty() => Granularity::PerTensor,
-            0 => Granularity::PerAxis { axis },
-            block_size => Granularity::Blocked { axis, block_size },
-        };
+        let granularity = granularity(node, integers.shape.len(), &scale.shape)?;
         let zero_point = match self.graph.input(index, 2) {
             Some(value) => Some(self.tensor(value)?),
             None => None,

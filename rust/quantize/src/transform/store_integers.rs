@@ -10,6 +10,7 @@ use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
 use super::Changes;
 use crate::QuantizeError;
 use crate::graph::elements::{integers, qtype_of};
+use crate::graph::granularity::granularity;
 use crate::graph::{Graph, Producer, ValueId};
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
@@ -71,7 +72,11 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
         return None;
     }
     let scales = scale.to_f32()?;
-    let layout = Layout::of(&weight.shape, granularity(proto, &weight, &scale)?).ok()?;
+    let granularity = granularity(proto, weight.shape.len(), &scale.shape)?;
+    let layout = Layout::of(&weight.shape, granularity).ok()?;
+    if granularity != Granularity::PerTensor && layout.scale_shape() != scale.shape {
+        return None;
+    }
     let points = match zero_point {
         Some(tensor) if tensor.shape == scale.shape => integers(&tensor)?,
         Some(_) => return None,
@@ -89,24 +94,4 @@ fn stored(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<Tensor> {
     let spec = QSpec::new(qtype, false, layout.granularity());
     let data = quantize(FloatSource::Slice(&values), &layout, &params, &spec);
     Some(Tensor { dtype, shape: weight.shape, data: data.into() })
-}
-
-/// The granularity of the scales of a `QuantizeLinear`.
-fn granularity(proto: &NodeProto, weight: &Tensor, scale: &Tensor) -> Option<Granularity> {
-    let rank = i64::try_from(weight.shape.len()).ok()?;
-    let axis = proto.int("axis", 1);
-    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok();
-    match (usize::try_from(proto.int("block_size", 0)).ok()?, &scale.shape[..]) {
-        (0, [] | [1]) => Some(Granularity::PerTensor),
-        (0, [channels]) => {
-            let axis = axis?;
-            (weight.shape.get(axis) == Some(channels)).then_some(Granularity::PerAxis { axis })
-        }
-        (0, _) => None,
-        (block_size, shape) => {
-            let granularity = Granularity::Blocked { axis: axis?, block_size };
-            let layout = Layout::of(&weight.shape, granularity).ok()?;
-            (layout.scale_shape() == shape).then_some(granularity)
-        }
-    }
 }

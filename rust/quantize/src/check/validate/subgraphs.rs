@@ -2,11 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_math::{Granularity, QType};
+use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
-use super::stored::{Form, Found, Key, Stored, base_of, qtype_of};
+use super::stored::{Form, Found, Key, Stored, base_of, lengths, no_axis, qtype_of};
 use super::{Validation, products};
+use crate::graph::granularity::granularity;
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, ValueId};
 
@@ -86,13 +87,8 @@ fn dequantized_inside(
     let Some(scales) = scale.and_then(|id| after.constant(id)) else {
         return Some(Err((name, "its scale is not a constant of the main graph".to_owned())));
     };
-    let rank = i64::try_from(proto.dims.len()).unwrap_or(0);
-    let axis = node.int("axis", 1);
-    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).unwrap_or(0);
-    let form = match usize::try_from(node.int("block_size", 0)) {
-        _ if scales.dims.is_empty() => Granularity::PerTensor,
-        Ok(block_size) if block_size > 0 => Granularity::Blocked { axis, block_size },
-        _ => Granularity::PerAxis { axis },
+    let Some(form) = granularity(node, proto.dims.len(), &lengths(scales)) else {
+        return Some(Err((name, no_axis(node))));
     };
     let originals =
         node.output.first().cloned().into_iter().chain(base_of(&name, "quantized")).collect();

@@ -9,6 +9,7 @@ use quantize_rs_onnx::{NodeProto, TensorProto};
 
 use super::{Validation, experts, products};
 use crate::graph::elements;
+use crate::graph::granularity::granularity;
 use crate::graph::uses;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
 use crate::options::HalfType;
@@ -133,14 +134,9 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     };
     let shape = lengths(proto);
     let groups: usize = lengths(scales).iter().product();
-    let axis = usize::try_from(match node.int("axis", 1) {
-        axis if axis < 0 => axis + i64::try_from(shape.len()).unwrap_or(0),
-        axis => axis,
-    });
-    let form = match (axis, usize::try_from(node.int("block_size", 0))) {
-        _ if groups == 1 && scales.dims.is_empty() => Granularity::PerTensor,
-        (Ok(axis), Ok(block_size)) if block_size > 0 => Granularity::Blocked { axis, block_size },
-        (Ok(axis), _) if constant == integers => Granularity::PerAxis { axis },
+    let form = match granularity(node, shape.len(), &lengths(scales)) {
+        None if constant == integers => return Some(Err((name, no_axis(node)))),
+        Some(form) if constant == integers || !matches!(form, Granularity::PerAxis { .. }) => form,
         // A constant that is reshaped after storage has its channels along another axis.
         _ => {
             let mut fitting = shape.iter().enumerate().filter(|(_, length)| **length == groups);
@@ -246,6 +242,11 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     let (scale, whole, zero_point, form) = (None, None, None, Form::Cast);
     let (reads, multiplied) = (vec![read], false);
     Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
+}
+
+/// Why scales along an axis that a tensor does not have cannot be read.
+pub(super) fn no_axis(node: &NodeProto) -> String {
+    format!("it has no axis {}, along which its scales are", node.int("axis", 1))
 }
 
 pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
