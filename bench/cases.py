@@ -45,7 +45,7 @@ def weights_in_little_memory(job: Job) -> tuple[Target, ...]:
     return (
         *(
             Target(
-                f"{job.label}: CPU time of {peer.label} by ours",
+                f"{job.label}: CPU time of {peer.label} divided by ours",
                 figures.ratio(peer.label, job.label, "cpu"),
                 at_least=15,
             )

@@ -188,7 +188,7 @@ where the list of exceptions is not what it finds.
 |---|---|
 | theirs, ours | SQNR of the worst output in dB; “float”: nothing was quantized or changed |
 | size | bytes of our result by those of theirs |
-| CPU | CPU time of their call by ours |
+| CPU | CPU time of their call divided by ours |
 | memory | peak of anonymous memory of our process by that of theirs |
 
 “error” and “does not run”: there is no result, or ONNX Runtime does not load or run it. Imports,
@@ -319,8 +319,11 @@ def summary(rows: Sequence[Row]) -> Iterator[str]:
     )
     both = [row for row in valid if row.ours.error is None]
     for title, figures in (
-        ("SQNR of ours less that of theirs, dB", [margin(row) for row in both]),
-        ("CPU time of theirs by ours", [quotient(row.theirs.cpu, row.ours.cpu) for row in both]),
+        ("SQNR of ours minus that of theirs, dB", [margin(row) for row in both]),
+        (
+            "CPU time of theirs divided by ours",
+            [quotient(row.theirs.cpu, row.ours.cpu) for row in both],
+        ),
         ("memory of ours by theirs", [quotient(row.ours.peak, row.theirs.peak) for row in both]),
         ("size of ours by theirs", [quotient(row.ours.size, row.theirs.size) for row in both]),
     ):

@@ -35,7 +35,7 @@ def case(
         targets=(
             ALL_VALID,
             Target(
-                "CPU time, theirs by ours",
+                "CPU time, theirs divided by ours",
                 figures.ratio(theirs.label, ours.label, "cpu"),
                 at_least=faster,
             ),
