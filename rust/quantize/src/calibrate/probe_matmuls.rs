@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use quantize_rs_math::{Params, Range, params};
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
+use quantize_rs_onnx::{AttributeProto, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use crate::Plan;
 use crate::encode::integers;
+use crate::graph::constants::of_ints;
 use crate::graph::names::Names;
 use crate::graph::{Graph, ValueId};
 use crate::plan::ValuePlan;
@@ -140,9 +141,7 @@ impl<'g, 'm> MatMulProbes<'g, 'm> {
         let mut attributes = vec![Raw::new(AttributeProto::int("keepdims", 0))];
         let mut inputs = vec![value];
         if opset(self.graph) >= AXES_INPUT_OPSET {
-            let data = (-1_i64).to_le_bytes().to_vec().into();
-            let last = Tensor { dtype: DataType::Int64, shape: vec![1], data };
-            inputs.push(self.constant("probe", "last", &last));
+            inputs.push(self.constant("probe", "last", &of_ints(vec![1], &[-1])));
         } else {
             attributes.push(Raw::new(AttributeProto::ints("axes", &[-1])));
         }

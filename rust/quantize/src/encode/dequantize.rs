@@ -150,14 +150,6 @@ fn codes(bytes: &[u8], bits: u32, signed: bool, count: usize) -> Vec<i32> {
     wide.map(|code| if signed { i32::from(code) } else { i32::from(code) & mask }).collect()
 }
 
-/// The single float of a tensor.
-pub(crate) fn one_float(tensor: &Tensor) -> Option<f32> {
-    match to_f32(tensor)?[..] {
-        [number] => Some(number),
-        _ => None,
-    }
-}
-
 /// Scales as numbers, for any float type.
 pub(crate) fn scale_floats(tensor: &Tensor) -> Option<Vec<f32>> {
     if tensor.dtype == DataType::Float8E8M0 {

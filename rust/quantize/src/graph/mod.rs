@@ -29,6 +29,7 @@ pub use info::{InputSpec, ModelInfo};
 pub use quantized_ops::is_quantized_op;
 
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 
 use quantize_rs_onnx::{
@@ -387,21 +388,30 @@ pub(crate) fn constant_of(node: &NodeProto) -> Option<&TensorProto> {
 }
 
 /// A copy of the node in which `other` has replaced subgraphs; `None` if it replaced none.
-pub(crate) fn with_subgraphs(
-    node: &NodeProto,
-    mut other: impl FnMut(&GraphProto) -> Option<GraphProto>,
+pub(crate) fn with_subgraphs<'n>(
+    node: &'n NodeProto,
+    mut other: impl FnMut(&'n GraphProto) -> Option<GraphProto>,
 ) -> Option<NodeProto> {
+    let Ok(with) = try_with_subgraphs(node, |body| Ok::<_, Infallible>(other(body)));
+    with
+}
+
+/// [`with_subgraphs`], where replacing may fail.
+pub(crate) fn try_with_subgraphs<'n, E>(
+    node: &'n NodeProto,
+    mut other: impl FnMut(&'n GraphProto) -> Result<Option<GraphProto>, E>,
+) -> Result<Option<NodeProto>, E> {
     let mut with: Option<NodeProto> = None;
     for (index, attribute) in node.attribute.iter().enumerate() {
         for (at, body) in attribute.subgraphs().enumerate() {
-            let Some(body) = other(body) else { continue };
+            let Some(body) = other(body)? else { continue };
             let with = with.get_or_insert_with(|| node.clone());
             if let Some(place) = with.attribute[index].edit().subgraphs_mut().nth(at) {
                 *place = quantize_rs_onnx::Raw::new(body);
             }
         }
     }
-    with
+    Ok(with)
 }
 
 /// All names in a graph and its subgraphs.
@@ -419,12 +429,7 @@ pub(crate) fn collect_names<'m>(graph: &'m GraphProto, names: &mut HashSet<&'m s
     names.extend(graph.output.iter().map(|output| output.name.as_str()));
     names.extend(graph.value_info.iter().map(|info| info.name.as_str()));
     names.extend(graph.initializer.iter().map(|tensor| tensor.name.as_str()));
-    names.extend(
-        graph
-            .sparse_initializer
-            .iter()
-            .filter_map(|sparse| Some(sparse.values.as_ref()?.name.as_str())),
-    );
+    names.extend(graph.sparse_initializer.iter().filter_map(|sparse| sparse.name()));
     for node in &graph.node {
         names.insert(node.name.as_str());
         names.extend(node.input.iter().chain(&node.output).map(String::as_str));

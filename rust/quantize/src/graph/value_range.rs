@@ -5,6 +5,8 @@ use quantize_rs_math::Range;
 use super::clip::{self, Bound};
 use super::ops;
 use super::ops::IntegerSupport;
+use crate::graph::clip::single;
+use crate::graph::constants::fixed;
 use crate::graph::{Graph, Producer, ValueId};
 
 /// The constant bounds of the `Clip` that produces a value, directly or through operators that only
@@ -60,12 +62,5 @@ pub(crate) fn source_of_bounds(graph: &Graph<'_>, value: ValueId) -> Option<usiz
 
 /// The element of a scalar constant, if it is finite and cannot be overridden.
 fn constant(graph: &Graph<'_>, value: ValueId) -> Option<f32> {
-    if matches!(graph.values[value].producer, Producer::Initializer { overridable: true, .. }) {
-        return None;
-    }
-    let tensor = graph.model.tensor(graph.constant(value)?).ok()?;
-    match tensor.to_f32()?[..] {
-        [number] if number.is_finite() => Some(number),
-        _ => None,
-    }
+    single(&fixed(graph, value)?).filter(|number| number.is_finite())
 }

@@ -113,7 +113,7 @@ impl PreprocessedModel {
         let requested = config.clone();
         let asked = config.passes.is_some();
         let mut passes = match &config.passes {
-            Some(names) => named(names)?,
+            Some(names) => named("optimize", names)?,
             None => planning(integers),
         };
         // Training updates biases, and `MatMulNBits` adds its own.

@@ -14,6 +14,7 @@ use super::lstm::Lstms;
 use super::matmul_common::Rest;
 use super::writer::Writer;
 use crate::encode::EncodedTensor;
+use crate::graph::constants::of_ints;
 use crate::graph::uses;
 use crate::graph::uses::{Along, Multiplier};
 use crate::graph::{ValueId, qattention};
@@ -208,10 +209,8 @@ impl Writer<'_, '_> {
     /// Reshapes a bias so that it broadcasts to the channels of a convolution's result.
     fn beside_channels(&mut self, rank: usize, bias: &str) -> String {
         let lengths = std::iter::once(-1_i64).chain(std::iter::repeat_n(1, rank.saturating_sub(2)));
-        let data: Vec<u8> = lengths.flat_map(i64::to_le_bytes).collect();
-        let shape =
-            Tensor { dtype: DataType::Int64, shape: vec![data.len() / 8], data: data.into() };
-        let shape = self.constant(bias, "shape", &shape);
+        let lengths: Vec<i64> = lengths.collect();
+        let shape = self.constant(bias, "shape", &of_ints(vec![lengths.len()], &lengths));
         let beside = self.names.fresh(bias, "channels");
         self.step("Reshape", vec![bias.to_owned(), shape], beside.clone());
         beside

@@ -14,6 +14,7 @@ use super::matmul_common::{Rest, another, multipliers, written_zero_point};
 use super::writer::{Writer, floats_of};
 use crate::encode::EncodedTensor;
 use crate::graph::ValueId;
+use crate::graph::constants::of_ints;
 use crate::graph::moe::is_moe;
 use crate::graph::ops::MICROSOFT;
 use crate::plan::ValuePlan;
@@ -148,14 +149,9 @@ impl Writer<'_, '_> {
 
     /// The same bytes in the shape of another tensor.
     fn reshaped(&mut self, base: &str, integers: String, like: &Tensor) -> String {
-        let lengths: Vec<u8> = like
-            .shape
-            .iter()
-            .flat_map(|length| i64::try_from(*length).unwrap_or(i64::MAX).to_le_bytes())
-            .collect();
-        let shape =
-            Tensor { dtype: DataType::Int64, shape: vec![like.shape.len()], data: lengths.into() };
-        let shape = self.constant(base, "rows_shape", &shape);
+        let lengths = like.shape.iter().map(|length| i64::try_from(*length).unwrap_or(i64::MAX));
+        let lengths: Vec<i64> = lengths.collect();
+        let shape = self.constant(base, "rows_shape", &of_ints(vec![lengths.len()], &lengths));
         let rows = self.names.fresh(base, "rows");
         self.step("Reshape", vec![integers, shape], rows.clone());
         rows

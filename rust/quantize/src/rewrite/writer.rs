@@ -9,6 +9,7 @@ use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, T
 use super::gather::IntegerGather;
 use super::subgraphs::Inside;
 use crate::encode::{Encoded, EncodedTensor, StoredScale};
+use crate::graph::constants::of_ints;
 use crate::graph::names::Names;
 use crate::graph::uses::Constant;
 use crate::graph::{Consumer, Graph, Producer, ValueId};
@@ -229,8 +230,7 @@ impl Writer<'_, '_> {
         let name = self.graph.values[id].name;
         let shape = self.graph.constant_behind(id).map(|tensor| tensor.dims.clone());
         let (Some(shape), Some(_)) = (shape, how.matrix) else { return output };
-        let data = shape.iter().flat_map(|length| length.to_le_bytes()).collect();
-        let shape = Tensor { dtype: DataType::Int64, shape: vec![shape.len()], data };
+        let shape = of_ints(vec![shape.len()], &shape);
         let matrix = self.names.fresh(name, "matrix");
         let inputs = vec![matrix.clone(), self.constant(name, "shape", &shape)];
         self.edits.push(Edit::AddNode(NodeProto::new("", "Reshape", inputs, vec![output], vec![])));

@@ -3,7 +3,6 @@
 //! dequantized once instead of in each iteration of a loop.
 
 use std::collections::{HashMap, HashSet};
-use std::hash::Hasher;
 
 use quantize_rs_onnx::{Edit, GraphProto, NodeProto, Raw, Tensor, TensorProto};
 
@@ -13,10 +12,7 @@ use crate::graph::names::Names;
 use crate::graph::uses;
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, constant_of};
-use crate::util::fnv::Fnv;
-
-/// The number of words of a weight that are hashed before weights are compared completely.
-const HASHED_WORDS: usize = 64;
+use crate::util::fnv::hash_of_some;
 
 #[allow(clippy::unnecessary_wraps)] // all passes have this signature
 pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
@@ -79,7 +75,7 @@ struct Moved<'m> {
 impl<'m> Moved<'m> {
     /// The name of an equal weight that is used alike.
     fn equal(&self, tensor: &Tensor, usage: Usage<'m>) -> Option<String> {
-        let alike = self.by_hash.get(&hash(tensor))?;
+        let alike = self.by_hash.get(&hash_of_some(&tensor.data))?;
         let same = alike.iter().find(|(other, of, _)| {
             *of == usage
                 && (other.dtype, &other.shape) == (tensor.dtype, &tensor.shape)
@@ -89,18 +85,8 @@ impl<'m> Moved<'m> {
     }
 
     fn add(&mut self, tensor: Tensor, usage: Usage<'m>, name: String) {
-        self.by_hash.entry(hash(&tensor)).or_default().push((tensor, usage, name));
+        self.by_hash.entry(hash_of_some(&tensor.data)).or_default().push((tensor, usage, name));
     }
-}
-
-/// A hash of some of the elements.
-fn hash(tensor: &Tensor) -> u64 {
-    let mut hash = Fnv::default();
-    let (words, rest) = tensor.data.as_chunks::<8>();
-    let some = words.iter().step_by(words.len() / HASHED_WORDS + 1);
-    some.for_each(|word| hash.word(u64::from_le_bytes(*word)));
-    hash.write(rest);
-    hash.finish()
 }
 
 /// The new names of the moved weights, by the address of their subgraph and their name there.

@@ -10,10 +10,7 @@ use super::fold_batch_norm::trains;
 use super::pass_edits::PassEdits;
 use crate::QuantizeError;
 use crate::graph::{Graph, Producer, ValueId};
-use crate::util::fnv::Fnv;
-
-/// The number of words of a constant that are hashed before constants are compared completely.
-const HASHED_WORDS: usize = 64;
+use crate::util::fnv::{Fnv, hash_of_some};
 
 /// The element type, the shape, and a hash of some words.
 type Glance<'m> = (DataType, &'m [i64], u64);
@@ -31,7 +28,7 @@ pub(super) fn run(graph: &Graph<'_>) -> Result<Changes, QuantizeError> {
         }
         // Strings are not compared.
         let Ok(tensor) = graph.model.tensor(proto) else { continue };
-        alike.entry((dtype, &proto.dims, glance(&tensor))).or_default().push(id);
+        alike.entry((dtype, &proto.dims, hash_of_some(&tensor.data))).or_default().push(id);
     }
     let mut groups: Vec<Vec<ValueId>> =
         alike.into_values().filter(|values| values.len() > 1).collect();
@@ -59,18 +56,6 @@ fn merge(pass: &mut PassEdits<'_, '_>, graph: &Graph<'_>, value: ValueId, first:
     if pass.replace_uses(value, other) {
         pass.did(format!("merged constant `{name}` into the equal `{other}`"));
     }
-}
-
-/// A hash of words spread over the elements.
-fn glance(tensor: &Tensor) -> u64 {
-    let mut hash = Fnv::default();
-    let (words, rest) = tensor.data.as_chunks::<8>();
-    words
-        .iter()
-        .step_by(words.len() / HASHED_WORDS + 1)
-        .for_each(|word| hash.word(u64::from_le_bytes(*word)));
-    hash.write(rest);
-    hash.finish()
 }
 
 fn whole(tensor: &Tensor) -> u64 {

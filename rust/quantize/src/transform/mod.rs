@@ -329,33 +329,41 @@ pub(crate) fn optimizing() -> Vec<&'static Pass> {
 
 /// The model without nodes and constants that nothing reads.
 pub(crate) fn without_unused(model: &Model) -> Result<Model, QuantizeError> {
-    Ok(run(model, &named(&[REMOVE_UNUSED.to_owned()])?, Purpose::Optimizing)?.0)
+    Ok(run(model, &these(&[REMOVE_UNUSED]), Purpose::Optimizing)?.0)
 }
 
 /// The model with all 16-bit float computations converted to float32.
 pub(crate) fn widened(model: &Model) -> Result<Model, QuantizeError> {
     let purpose = Purpose::Planning { per_tensor: false, attention: false };
-    Ok(run(model, &named(&[WIDEN_FLOATS.to_owned()])?, purpose)?.0)
+    Ok(run(model, &these(&[WIDEN_FLOATS]), purpose)?.0)
 }
 
 /// The model with all 16-bit float computations converted to float32, and without the casts that
 /// have no effect then.
 pub(crate) fn widened_without_casts(model: &Model) -> Result<Model, QuantizeError> {
-    let widening = named(&[WIDEN_FLOATS.to_owned()])?;
-    let passes: Vec<&'static Pass> = widening.into_iter().chain([&REMOVE_CASTS]).collect();
+    let passes = [these(&[WIDEN_FLOATS]), vec![&REMOVE_CASTS]].concat();
     Ok(run(model, &passes, Purpose::Optimizing)?.0)
 }
 
-/// The passes with these names, in the order in which they run.
-pub(crate) fn named(names: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
+/// The passes with these names, which an option gives, in the order in which they run.
+pub(crate) fn named(
+    option: &'static str,
+    names: &[String],
+) -> Result<Vec<&'static Pass>, QuantizeError> {
     for name in names {
         if !ALL.iter().any(|pass| pass.name == name) {
             let known: Vec<&str> = ALL.iter().map(|pass| pass.name).collect();
             let what = format!("names `{name}`, expected some of {}", known.join(", "));
-            return Err(QuantizeError::option("optimize", what));
+            return Err(QuantizeError::option(option, what));
         }
     }
-    Ok(ALL.iter().filter(|pass| names.iter().any(|name| name == pass.name)).collect())
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Ok(these(&names))
+}
+
+/// The passes with these names, in the order in which they run.
+pub(crate) fn these(names: &[&str]) -> Vec<&'static Pass> {
+    ALL.iter().filter(|pass| names.contains(&pass.name)).collect()
 }
 
 /// The maximum number of rounds. Each round works on the result of the previous one.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 use serde::Serialize;
 
-use super::{ALL, Pass, Purpose, Step, run};
+use super::{Pass, Purpose, Step, run};
 use crate::QuantizeError;
 use crate::error::while_unchanged;
 
@@ -81,18 +81,12 @@ pub fn optimize(
 
 /// The selected passes, in the order in which they run.
 fn chosen(passes: Option<&[String]>, skip: &[String]) -> Result<Vec<&'static Pass>, QuantizeError> {
-    for (option, names) in [("passes", passes.unwrap_or_default()), ("skip", skip)] {
-        if let Some(name) = names.iter().find(|name| ALL.iter().all(|pass| pass.name != **name)) {
-            let known: Vec<&str> = ALL.iter().map(|pass| pass.name).collect();
-            let what = format!("names `{name}`, expected some of {}", known.join(", "));
-            return Err(QuantizeError::option(option, what));
-        }
-    }
     let mut chosen = match passes {
-        Some(names) => super::named(names)?,
+        Some(names) => super::named("passes", names)?,
         None => super::optimizing(),
     };
-    chosen.retain(|pass| !skip.iter().any(|name| name == pass.name));
+    let skipped = super::named("skip", skip)?;
+    chosen.retain(|pass| skipped.iter().all(|skip| skip.name != pass.name));
     Ok(chosen)
 }
 

@@ -8,6 +8,7 @@ use crate::QuantizeError;
 use crate::graph::constants::{fixed, given, ints, is_given, is_read};
 use crate::graph::infer::Dim;
 use crate::graph::{Graph, Producer, ValueId};
+use crate::util::axes::axis_of;
 
 /// A rule that determines whether a node has no effect, and which input it passes on.
 struct IdentityRule {
@@ -204,9 +205,7 @@ fn slice(graph: &Graph<'_>, node: usize) -> Option<ValueId> {
         // Exporters write this value for an open end.
         end >= i64::from(i32::MAX)
             || shape.as_ref().is_some_and(|shape| {
-                let rank = i64::try_from(shape.len()).unwrap_or(0);
-                let axis = if axis < 0 { axis + rank } else { axis };
-                let length = usize::try_from(axis).ok().and_then(|axis| *shape.get(axis)?);
+                let length = axis_of(axis, shape.len()).and_then(|axis| shape[axis]);
                 length.is_some_and(|length| usize::try_from(end).is_ok_and(|end| end >= length))
             })
     };

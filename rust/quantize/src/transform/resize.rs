@@ -3,10 +3,11 @@
 //! ONNX Runtime 1.31 may run a `Resize` in channels-last layout, but then expects one scale per
 //! axis. A model with a `Resize` between two integer convolutions fails otherwise.
 
-use quantize_rs_onnx::{DataType, Edit, NodeProto, Tensor, TensorProto};
+use quantize_rs_onnx::{Edit, NodeProto, Tensor, TensorProto};
 
 use super::Changes;
 use crate::QuantizeError;
+use crate::graph::constants::of_ints;
 use crate::graph::names::Names;
 use crate::graph::{Graph, Producer};
 use crate::util::axes::axis_of;
@@ -79,10 +80,9 @@ fn complete(graph: &Graph<'_>, node: usize, proto: &NodeProto) -> Option<(usize,
         let scales = stretched(&shape, &places, &lengths)?;
         return Some((SIZES, SCALES, Tensor::from_f32(vec![scales.len()], &scales)));
     };
-    let data = all.iter().map(|length| i64::try_from(*length).ok().map(i64::to_le_bytes));
-    let data: Vec<u8> = data.collect::<Option<Vec<_>>>()?.concat();
-    let shape = vec![all.len()];
-    Some((SIZES, SIZES, Tensor { dtype: DataType::Int64, shape, data: data.into() }))
+    let all = all.iter().map(|length| i64::try_from(*length).ok());
+    let all: Vec<i64> = all.collect::<Option<_>>()?;
+    Some((SIZES, SIZES, of_ints(vec![all.len()], &all)))
 }
 
 /// The scales that make these axes as long as `lengths`, where other axes have an unknown length;

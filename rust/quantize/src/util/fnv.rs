@@ -30,6 +30,17 @@ impl Fnv {
     }
 }
 
+/// A hash of some words of the elements of a tensor, spread over them.
+pub(crate) fn hash_of_some(data: &[u8]) -> u64 {
+    const WORDS: usize = 64;
+    let mut hash = Fnv::default();
+    let (words, rest) = data.as_chunks::<8>();
+    let some = words.iter().step_by(words.len() / WORDS + 1);
+    some.for_each(|word| hash.word(u64::from_le_bytes(*word)));
+    hash.write(rest);
+    hash.finish()
+}
+
 impl Hasher for Fnv {
     fn finish(&self) -> u64 {
         self.0

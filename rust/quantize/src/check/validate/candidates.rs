@@ -17,9 +17,9 @@ pub(super) fn all(
     names: Option<&[String]>,
 ) -> Result<Vec<Candidate>, QuantizeError> {
     if let Some(names) = names {
-        return Ok(vec![(transform::named(names)?, Purpose::Optimizing)]);
+        return Ok(vec![(transform::named("optimize", names)?, Purpose::Optimizing)]);
     }
-    let widening = transform::named(&[transform::WIDEN_FLOATS.to_owned()])?;
+    let widening = transform::these(&[transform::WIDEN_FLOATS]);
     // A constant that is not there cannot hide what the nodes around it read.
     let graph = quantized.graph();
     let negated = graph.initializer.iter().any(|tensor| tensor.name.contains(transform::NEGATED));

@@ -240,8 +240,7 @@ fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>
 fn before_narrowing(model: &Model) -> Result<Vec<(Model, Vec<Step>)>, QuantizeError> {
     let mut forms = Vec::new();
     for passes in [&half_precision::PASSES[..], &half_precision::PASSES[..OF_HALVES]] {
-        let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
-        let passes = transform::named(&passes)?;
+        let passes = transform::these(passes);
         let (model, steps) = transform::run(model, &passes, Purpose::Optimizing)?;
         forms.push((widened_without_casts(&model)?, steps));
     }

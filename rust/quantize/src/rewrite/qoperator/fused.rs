@@ -247,7 +247,7 @@ struct Operands<'a, 'm> {
 impl Operands<'_, '_> {
     /// Whether the types of inputs and output go together.
     fn match_output(&self, row: &QLinear, output: &Codes<'_>) -> Option<()> {
-        let products = multiplies(row);
+        let products = row.multiplies();
         let alike = if products { self.sources.get(..1)? } else { self.sources };
         // A sum, a product and others take scalars alone.
         if !output.is_positive() || !(products || output.is_scalar) {
@@ -262,7 +262,7 @@ impl Operands<'_, '_> {
         let (proto, graph) = (self.graph.nodes[self.node], self.graph);
         let usable = |codes: &&Codes<'_>| codes.is_per_tensor() && codes.is_positive();
         let first = self.sources.first().filter(usable)?;
-        if !multiplies(row) {
+        if !row.multiplies() {
             let fits = |codes: &Codes<'_>| usable(&codes) && codes.is_scalar;
             return self.sources.iter().all(fits).then_some(());
         }
@@ -292,11 +292,6 @@ impl Operands<'_, '_> {
         let sound = fits && (one || row.float != "Conv") && usual;
         (sound && self.bias.is_none_or(|bias| matches_products(bias, first, weight))).then_some(())
     }
-}
-
-/// Whether an operator multiplies by a weight, its second input.
-fn multiplies(row: &QLinear) -> bool {
-    matches!(row.float, "Conv" | "MatMul" | "Gemm" | "Attention")
 }
 
 /// Whether a `Gemm` has no factors.

@@ -3,6 +3,7 @@
 use quantize_rs_onnx::{AttributeProto, DataType, NodeProto, Raw};
 
 use super::context::{self, NodeContext};
+use crate::util::axes::axis_of;
 
 /// Opset 13: `Softmax`, `LogSoftmax` and `Hardmax` work along one axis. Before, they flattened all
 /// axes starting at `axis` into one.
@@ -39,9 +40,8 @@ pub(super) fn coerced(
 /// The only axis, starting at `axis`, whose dimension is not 1; the last axis if all are 1.
 fn only_axis(shape: &[Option<usize>], axis: i64) -> Option<i64> {
     let rank = i64::try_from(shape.len()).ok()?;
-    let first = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
-    let from = shape.get(first..).filter(|from| !from.is_empty())?;
-    let mut long = (first..).zip(from).filter(|(_, length)| **length != Some(1));
+    let first = axis_of(axis, shape.len())?;
+    let mut long = (first..).zip(&shape[first..]).filter(|(_, length)| **length != Some(1));
     let only = match (long.next(), long.next()) {
         (None, _) => rank - 1,
         (Some((only, _)), None) => i64::try_from(only).ok()?,

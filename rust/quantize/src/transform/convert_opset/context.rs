@@ -8,6 +8,7 @@ use quantize_rs_onnx::{
     ValueInfoProto,
 };
 
+use crate::graph::constants::of_ints;
 use crate::graph::infer::{Dim, Fact, Facts};
 use crate::graph::names::Names;
 use crate::graph::{constant_of, shape_of};
@@ -151,12 +152,12 @@ impl NodeContext<'_, '_> {
 
     /// The name of a constant int64 vector.
     pub(super) fn ints(&mut self, value: &str, what: &str, values: &[i64]) -> String {
-        self.tensor(value, what, &ints_of(vec![values.len()], values))
+        self.tensor(value, what, &of_ints(vec![values.len()], values))
     }
 
     /// The name of a constant int64 scalar.
     pub(super) fn int(&mut self, value: &str, what: &str, number: i64) -> String {
-        self.tensor(value, what, &ints_of(Vec::new(), &[number]))
+        self.tensor(value, what, &of_ints(Vec::new(), &[number]))
     }
 
     /// The name of a constant float32 vector.
@@ -258,11 +259,6 @@ impl NodeContext<'_, '_> {
             format!("the element type of `{value}` is unknown; infer the shapes of the model first")
         })
     }
-}
-
-fn ints_of(shape: Vec<usize>, values: &[i64]) -> Tensor {
-    let data = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    Tensor { dtype: DataType::Int64, shape, data }
 }
 
 /// An attribute of a node. Fails if it refers to an attribute of the function, whose value is

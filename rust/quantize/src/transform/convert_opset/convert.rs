@@ -14,6 +14,7 @@ use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
 use crate::graph::infer::Inferred;
 use crate::graph::names::Names;
+use crate::graph::try_with_subgraphs;
 use crate::graph::{all_names, collect_names};
 
 /// Converts a whole model.
@@ -183,7 +184,7 @@ impl<'m> Converter<'m> {
         scope: &Scope<'_>,
         additions: &mut Additions,
     ) -> Result<Option<ConvertedNode>, QuantizeError> {
-        let with_subgraphs = self.with_subgraphs(node, from, scope)?;
+        let with_subgraphs = try_with_subgraphs(node, |body| self.body(body, from, scope))?;
         let adapted = if node.is_onnx() && self.functions.called(node).is_none() {
             let refused = |what: String| refused(node, from, self.to, what);
             let from = from.ok_or_else(|| {
@@ -200,44 +201,6 @@ impl<'m> Converter<'m> {
         }
         Ok(adapted
             .or_else(|| with_subgraphs.map(|node| ConvertedNode { nodes: vec![node], own: 0 })))
-    }
-
-    /// Converts the subgraphs of a node; `None` if nothing changes.
-    fn with_subgraphs(
-        &mut self,
-        node: &NodeProto,
-        from: Option<i64>,
-        scope: &Scope<'_>,
-    ) -> Result<Option<NodeProto>, QuantizeError> {
-        let mut with: Option<NodeProto> = None;
-        for (index, attribute) in node.attribute.iter().enumerate() {
-            if let Some(converted) = self.attribute(attribute, from, scope)? {
-                let with = with.get_or_insert_with(|| node.clone());
-                with.attribute[index] = Raw::new(converted);
-            }
-        }
-        Ok(with)
-    }
-
-    fn attribute(
-        &mut self,
-        attribute: &AttributeProto,
-        from: Option<i64>,
-        scope: &Scope<'_>,
-    ) -> Result<Option<AttributeProto>, QuantizeError> {
-        let mut with: Option<AttributeProto> = None;
-        if let Some(body) = &attribute.g
-            && let Some(converted) = self.body(body, from, scope)?
-        {
-            with.get_or_insert_with(|| attribute.clone()).g = Some(Raw::new(converted));
-        }
-        for (index, body) in attribute.graphs.iter().enumerate() {
-            if let Some(converted) = self.body(body, from, scope)? {
-                let with = with.get_or_insert_with(|| attribute.clone());
-                with.graphs[index] = Raw::new(converted);
-            }
-        }
-        Ok(with)
     }
 }
 

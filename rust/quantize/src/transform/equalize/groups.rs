@@ -8,6 +8,7 @@ use crate::graph::clip;
 use crate::graph::constants::{fixed, given, is_given};
 use crate::graph::{Graph, Producer, ValueId};
 use crate::transform::fold_batch_norm::product::Product;
+use crate::util::axes::axis_of;
 
 /// The position of the channels of a value.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -179,11 +180,8 @@ impl<'m> Search<'_, 'm> {
         let axes = given(self.graph, node, "axes", 1)?;
         let keeps = proto.op_type == "ReduceMean" && proto.int("keepdims", 1) != 0;
         self.passes_on(input, output, |it| {
-            let at = |axis: &i64| {
-                let rank = i64::try_from(it.rank).ok()?;
-                usize::try_from(if *axis < 0 { axis + rank } else { *axis }).ok()
-            };
-            let axes: Vec<usize> = axes.iter().map(at).collect::<Option<_>>()?;
+            let axes = axes.iter().map(|axis| axis_of(*axis, it.rank));
+            let axes: Vec<usize> = axes.collect::<Option<_>>()?;
             let moves = it.flattened || axes.is_empty() || axes.contains(&it.axis);
             let before = axes.iter().filter(|axis| **axis < it.axis).count();
             let gone = if keeps { [0, 0] } else { [before, axes.len()] };

@@ -14,6 +14,7 @@ use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::elements::to_f32;
 use crate::graph::masks::{is_softmax, passes_masks_on};
+use crate::graph::try_with_subgraphs;
 use crate::options::HalfType;
 
 /// How many elements a thread takes at a time.
@@ -105,33 +106,15 @@ fn clipped_in(
             }
             continue;
         }
-        if let Some(with) = with_bodies(node, |body| {
+        if let Some(with) = try_with_subgraphs(node, |body| {
             let (tensors, nodes) = clipped_in(&scope.body(body)?, half, did)?;
             let nothing = tensors.is_empty() && nodes.is_empty();
-            Ok((!nothing).then(|| replaced(body, tensors, nodes)))
+            Ok::<_, QuantizeError>((!nothing).then(|| replaced(body, tensors, nodes)))
         })? {
             nodes.push((index, with));
         }
     }
     Ok((tensors, nodes))
-}
-
-/// A node with some of its bodies replaced; `None` if none is.
-pub(super) fn with_bodies<'n>(
-    node: &'n NodeProto,
-    mut replace: impl FnMut(&'n GraphProto) -> Result<Option<GraphProto>, QuantizeError>,
-) -> Result<Option<NodeProto>, QuantizeError> {
-    let mut with: Option<NodeProto> = None;
-    for (at, attribute) in node.attribute.iter().enumerate() {
-        for (position, body) in attribute.subgraphs().enumerate() {
-            let Some(body) = replace(body)? else { continue };
-            let attribute = with.get_or_insert_with(|| node.clone()).attribute[at].edit();
-            if let Some(place) = attribute.subgraphs_mut().nth(position) {
-                *place = Raw::new(body);
-            }
-        }
-    }
-    Ok(with)
 }
 
 fn replaced(

@@ -233,9 +233,7 @@ pub(crate) fn prepared(
 ) -> Result<(Model, Vec<String>), QuantizeError> {
     // What computes in 16 bits is converted already, and stays as it is.
     let passes = if computes_in(model, half)? { &PASSES[..OF_HALVES] } else { &PASSES[..] };
-    let passes: Vec<String> = passes.iter().map(|pass| (*pass).to_owned()).collect();
-    let passes = super::named(&passes)?;
-    let mut model = super::run(model, &passes, Purpose::Optimizing)?.0;
+    let mut model = super::run(model, &super::these(passes), Purpose::Optimizing)?.0;
     if model.opset("").is_some_and(|opset| opset < half.since_opset()) {
         model = convert_opset(&model, half.since_opset())?.0;
     }

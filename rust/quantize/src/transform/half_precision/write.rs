@@ -6,7 +6,7 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_onnx::{AttributeProto, DataType, Edit, NodeProto, Raw, Tensor, TensorProto};
 
 use super::constant_kinds::ConstantKinds;
-use super::constants::{held, holding, narrowed, with_bodies};
+use super::constants::{held, holding, narrowed};
 use super::control::given_to_main;
 use super::decide::{Choice, Decisions, Kind, Settings, decide};
 use super::operators::type_attribute;
@@ -17,6 +17,7 @@ use crate::QuantizeError;
 use crate::graph::Graph;
 use crate::graph::elements::to_f32;
 use crate::graph::names::Names;
+use crate::graph::try_with_subgraphs;
 use crate::options::HalfType;
 
 /// A constant that is read in float32 and in 16 bits is stored in both types up to this size in
@@ -318,7 +319,7 @@ impl Writer<'_> {
         decisions: &Decisions,
         values: &Values<'_>,
     ) -> Result<Option<NodeProto>, QuantizeError> {
-        with_bodies(node, |graph| {
+        try_with_subgraphs(node, |graph| {
             let Some(inner) = decisions.body(graph) else { return Ok(None) };
             let written = self.graph(&scope.body(graph)?, inner, Some(values))?;
             Ok(Some(rebuilt(graph, written, (!self.simulated).then_some(self.half))))

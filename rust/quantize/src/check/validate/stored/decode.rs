@@ -6,7 +6,8 @@ use quantize_rs_onnx::Tensor;
 use super::super::{Check, Validation, experts, products};
 use super::{Form, Stored, lengths, qtype_of};
 use crate::QuantizeError;
-use crate::encode::dequantize::{Cut, Decoded, coded, one_float, plain, scale_floats};
+use crate::encode::dequantize::{Cut, Decoded, coded, plain, scale_floats};
+use crate::graph::clip::single;
 use crate::graph::{Graph, ValueId};
 use crate::options::HalfType;
 
@@ -46,7 +47,7 @@ impl Stored {
         let Some(scale) = self.scale else { return Ok(Some(vec![1.0])) };
         let whole = match self.whole {
             None => Some(1.0),
-            Some(whole) => tensor(after, whole)?.as_ref().and_then(one_float),
+            Some(whole) => tensor(after, whole)?.as_ref().and_then(single),
         };
         let scales = tensor(after, scale)?.as_ref().and_then(scale_floats);
         let Some((mut scales, whole)) = scales.zip(whole) else {
