@@ -385,6 +385,38 @@ def test_what_blocks_cannot_be_is_refused(digits: Path, options: dict[str, Any],
         ours.MatMulNBitsQuantizer(digits, **options)
 
 
+@pytest.mark.parametrize(
+    ("config", "inputs"),
+    [
+        (ours.HQQWeightOnlyQuantConfig(32), 4),
+        (ours.KQuantWeightOnlyQuantConfig(), 4),
+        # As in onnxruntime: this one takes the argument.
+        (ours.RTNWeightOnlyQuantConfig(), 3),
+    ],
+)
+def test_hqq_and_k_quant_have_zero_points_whatever_is_asked_for(
+    digits: Path, caplog: pytest.LogCaptureFixture, config: Any, inputs: int
+) -> None:
+    def nodes(**options: Any) -> list[onnx.NodeProto]:
+        quantizer = ours.MatMulNBitsQuantizer(
+            digits, block_size=32, op_types_to_quantize=["Gemm"], algo_config=config, **options
+        )
+        quantizer.process()
+        found[len(found)] = quantizer.model.model.SerializeToString()
+        graph = quantizer.model.model.graph
+        return [node for node in graph.node if node.op_type == "MatMulNBits"]
+
+    found: dict[int, bytes] = {}
+    nodes()
+    blocks = nodes(is_symmetric=True)
+    assert blocks
+    assert {len([name for name in node.input[:4] if name]) for node in blocks} == {inputs}
+    assert (found[0] == found[1]) == (inputs == 4)
+    warned = "is_symmetric has no effect with" in caplog.text
+    assert warned == (inputs == 4)
+    assert "weight_method" not in caplog.text
+
+
 def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
     digits: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -37,6 +37,9 @@ _log = logging.getLogger("quantize_rs")
 # The names of onnxruntime's algorithms, and the weight methods here.
 _METHODS = {"DEFAULT": None, "GPTQ": None, "HQQ": "hqq", "RTN": "minmax", "k_quant": "mse"}
 
+# The methods of HQQ and k-quant, which have zero points in onnxruntime whatever is asked for.
+_ZERO_POINTS = ("hqq", "mse")
+
 # The axis of the blocks.
 _AXES = {"MatMul": 0, "Gather": 1}
 
@@ -150,7 +153,8 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         The bit width (2, 4 or 8), and the number of elements that share a scale. All weights get
         this width, also small tables.
     is_symmetric, accuracy_level
-        Whether there are no zero points; the accuracy level of MatMulNBits, 0 to 4.
+        Whether there are no zero points; the accuracy level of MatMulNBits, 0 to 4. HQQ and k-quant
+        have zero points in any case, as in onnxruntime, with a warning.
     nodes_to_exclude
         Nodes and weights to exclude; they may be patterns.
     nodes_to_include
@@ -209,6 +213,10 @@ class MatMulNBitsQuantizer(WeightQuantizer):
             layer_bits = _layer_bits(fields.get("customized_weight_config"))
             self._samples = fields.get("calibration_data_reader")
             bits, block_size = fields.get("bits", bits), fields.get("block_size", block_size)
+            if is_symmetric and method in _ZERO_POINTS:
+                what = "is_symmetric has no effect with %s, as in onnxruntime: it has zero points"
+                _log.warning(what, algo_config.algorithm)
+                is_symmetric = False
             is_symmetric = fields.get("is_symmetric", is_symmetric)
             accuracy_level = fields.get("accuracy_level", accuracy_level)
             quant_format = fields.get("quant_format", quant_format)
