@@ -417,6 +417,21 @@ def test_hqq_and_k_quant_have_zero_points_whatever_is_asked_for(
     assert "weight_method" not in caplog.text
 
 
+def test_a_field_of_gptq_without_effect_is_a_warning(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def idle(**fields: Any) -> list[str]:
+        caplog.clear()
+        config = ours.GPTQWeightOnlyQuantConfig(Reader(images), **fields)
+        ours.MatMulNBitsQuantizer(digits, op_types_to_quantize=["Gemm"], algo_config=config)
+        said = [record.getMessage() for record in caplog.records]
+        return [text.split()[0] for text in said if "has no effect here: " in text]
+
+    assert not idle()
+    asked = {"percdamp": 0.5, "actorder": True, "mse": True, "perchannel": False}
+    assert idle(**asked) == [f"algo_config.{name}" for name in asked]
+
+
 def test_usual_axes_are_accepted_and_an_unused_one_is_a_warning(
     digits: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

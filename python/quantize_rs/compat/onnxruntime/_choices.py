@@ -27,6 +27,7 @@ __all__ = [
     "rename_plan_warnings",
     "tensors_of",
     "type_of",
+    "warn_idle",
     "with_warnings",
     "without_subgraphs",
 ]
@@ -55,6 +56,12 @@ def name_of(option: str, value: Any, known: Collection[str]) -> str:
 
 def type_of(option: str, value: Any) -> str:
     return TYPES[name_of(option, value, TYPES)]
+
+
+def warn_idle(option: str, value: Any, usual: Any, why: str) -> None:
+    """Warn that an option has no effect here, if its value is neither None nor the usual one."""
+    if value is not None and value != usual:
+        _log.warning("%s has no effect here: %s", option, why)
 
 
 # Operators that convert values; a list of all types does not have to name them.

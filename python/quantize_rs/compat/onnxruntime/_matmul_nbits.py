@@ -18,6 +18,7 @@ from ._choices import (
     op_types_in,
     quantizable_types,
     rename_plan_errors,
+    warn_idle,
 )
 from ._saved_model import SavedModel
 from .quant_utils import QuantFormat
@@ -39,6 +40,14 @@ _METHODS = {"DEFAULT": None, "GPTQ": None, "HQQ": "hqq", "RTN": "minmax", "k_qua
 
 # The methods of HQQ and k-quant, which have zero points in onnxruntime whatever is asked for.
 _ZERO_POINTS = ("hqq", "mse")
+
+# The fields of a config of GPTQ without effect here: the usual value, and what holds instead.
+_GPTQ_IDLE = {
+    "percdamp": (0.01, "the damping is always 0.01"),
+    "actorder": (False, "the elements with the largest inputs are always rounded first"),
+    "mse": (False, "with up to 4 bits, scales always have the least squared error"),
+    "perchannel": (True, "each block has its own scale"),
+}
 
 # The axis of the blocks.
 _AXES = {"MatMul": 0, "Gather": 1}
@@ -65,7 +74,8 @@ class GPTQWeightOnlyQuantConfig:
 
     `percdamp`, `block_size`, `actorder`, `mse` and `perchannel` have no effect: the damping is
     0.01, the elements with the largest inputs are rounded first, and the ``block_size`` of the
-    quantizer says how many elements share a scale, as in onnxruntime.
+    quantizer says how many elements share a scale, as in onnxruntime. There is a warning for each
+    of the others with a value that is not the default.
     """
 
     calibration_data_reader: Any = None
@@ -281,6 +291,8 @@ def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:
         if fields.get("calibration_data_reader") is None:
             what = "algo_config has no calibration_data_reader, which GPTQ needs"
             raise OptionError(what, option="algo_config")
+        for key, (usual, why) in _GPTQ_IDLE.items():
+            warn_idle(f"algo_config.{key}", fields.get(key), usual, why)
         fields = {key: value for key, value in fields.items() if key != "block_size"}
     if fields.get("axis", 1) != 1:
         _log.warning("algo_config.axis has no effect, as in onnxruntime")
