@@ -17,6 +17,7 @@ import pytest
 from image_data import sample_image
 
 import quantize_rs
+from quantize_rs.compat import onnxruntime as compat
 
 REPOSITORY = pages.ROOT
 SKIPPED = {".venv", "target", "dist", ".git", ".pytest_cache", "node_modules"}
@@ -275,6 +276,18 @@ def test_the_migration_guide_has_every_option_of_onnxruntime() -> None:
         assert f"`{option}`" in text, option
     for types in theirs.QuantType:
         assert f"`{types.name}`" in text, types
+
+
+def test_the_migration_guide_names_the_functions_that_return_a_report() -> None:
+    text = (REPOSITORY / "docs/migrating-from-onnxruntime.md").read_text(encoding="utf-8")
+    [said] = [part for part in text.split("\n\n") if "return a `Report` instead" in part]
+    calls = {name: getattr(compat, name) for name in compat.__all__}
+    calls = {name: call for name, call in calls.items() if inspect.isfunction(call)}
+    returns = {name: inspect.signature(call).return_annotation for name, call in calls.items()}
+    for kind, sentence in zip(("Report", "None"), said.split(";"), strict=False):
+        names = [name for name, found in returns.items() if found == kind]
+        assert names
+        assert not [name for name in names if f"`{name}`" not in sentence]
 
 
 def test_the_reference_speaks_of_every_public_name() -> None:

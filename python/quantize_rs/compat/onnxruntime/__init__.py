@@ -11,7 +11,8 @@ True
 
 Names, order and defaults of arguments are those of onnxruntime 1.31. The written models differ: see
 ``docs/migrating-from-onnxruntime.md``. An option that is not supported raises an error with its
-name. Functions that return None in onnxruntime return a `Report` here.
+name. `quantize_static`, `quantize_dynamic`, `quantize` and ``save_model_to_file`` return a `Report`
+where those of onnxruntime return None.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
 ``shape_inference``, ``preprocess``, ``static_quantize_runner``, ``execution_providers.qnn``,
