@@ -13,6 +13,8 @@ import pytest
 
 import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime import calibrate
+from quantize_rs.compat.onnxruntime.execution_providers import qnn
 from quantize_rs.errors import OptionError
 
 DIGITS = quantize_rs.examples.digits()
@@ -121,20 +123,85 @@ OF_ANOTHER = "has no effect, as calibrate_method is"
 @pytest.mark.parametrize(
     ("method", "option", "value", "why"),
     [
-        ("Entropy", "num_bins", 16, "has no effect here: histograms have a fixed"),
-        ("Entropy", "num_quantized_bins", 8, "has no effect here: histograms have a fixed"),
-        ("Percentile", "num_bins", 16, "has no effect here: histograms have a fixed"),
-        ("MinMax", "averaging_constant", 0.5, "has no effect here: all samples count alike"),
         ("MinMax", "percentile", 50.0, f"{OF_ANOTHER} MinMax"),
         ("MinMax", "num_bins", 16, f"{OF_ANOTHER} MinMax"),
         ("Entropy", "moving_average", True, f"{OF_ANOTHER} Entropy"),
         ("Percentile", "max_intermediate_outputs", 8, f"{OF_ANOTHER} Percentile"),
     ],
 )
-def test_an_option_without_effect_gives_a_warning(
+def test_an_option_of_another_method_gives_a_warning(
     caplog: pytest.LogCaptureFixture, method: str, option: str, value: Any, why: str
 ) -> None:
     chosen = ours.CalibrationMethod[method]
     ours.create_calibrator(DIGITS.model, calibrate_method=chosen, extra_options={option: value})
     [text] = [record.getMessage() for record in caplog.records]
     assert text.startswith(f"extra_options[{option!r}] {why}")
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize(
+    ("method", "option", "value"),
+    [
+        ("Entropy", "num_bins", 16),
+        ("Entropy", "num_quantized_bins", 8),
+        ("Percentile", "num_bins", 16),
+        ("MinMax", "averaging_constant", 0.5),
+    ],
+)
+def test_an_argument_without_effect_gives_a_warning(
+    caplog: pytest.LogCaptureFixture, method: str, option: str, value: Any, direct: bool
+) -> None:
+    if direct:
+        getattr(calibrate, f"{method}Calibrater")(DIGITS.model, **{option: value})
+    else:
+        chosen = ours.CalibrationMethod[method]
+        options = {option: value}
+        ours.create_calibrator(DIGITS.model, calibrate_method=chosen, extra_options=options)
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.startswith(f"{option} has no effect here: ")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "option"),
+    [
+        ("MinMax", {"averaging_constant": 3, "moving_average": True}, "averaging_constant"),
+        ("Percentile", {"method": "bogus"}, "method"),
+        ("Entropy", {"method": "percentile"}, "method"),
+    ],
+)
+def test_a_value_that_a_calibrater_cannot_have_is_refused(
+    kind: str, given: dict[str, Any], option: str
+) -> None:
+    with pytest.raises(OptionError, match=f"{option} is .*expected") as caught:
+        getattr(calibrate, f"{kind}Calibrater")(DIGITS.model, **given)
+    assert caught.value.option == option
+
+
+def test_a_constant_is_checked_in_extra_options_too() -> None:
+    options = {"averaging_constant": 3, "moving_average": True}
+    with pytest.raises(OptionError, match="expected 0 to 1"):
+        ours.create_calibrator(DIGITS.model, extra_options=options)
+
+
+def test_providers_that_do_not_run_samples_give_a_warning(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cpu, other = ["CPUExecutionProvider"], ["CUDAExecutionProvider"]
+    calibrater = ours.create_calibrator(DIGITS.model, providers=cpu)
+    calibrater.set_execution_providers(cpu)
+    calibrater.set_execution_providers()
+    assert not caplog.records
+    ours.create_calibrator(DIGITS.model, providers=other)
+    calibrater.set_execution_providers(other)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["samples are run on the CPU, not by CUDAExecutionProvider"] * 2
+
+
+@pytest.mark.parametrize("option", ["exclude_initializer_from_input", "fuse_layernorm"])
+def test_an_argument_of_preparing_for_qnn_without_effect_gives_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, option: str
+) -> None:
+    given: dict[str, Any] = {option: True}
+    qnn.qnn_preprocess_model(DIGITS.model, tmp_path / "o.onnx", **given)
+    [text] = [record.getMessage() for record in caplog.records]
+    assert text.startswith(f"{option} has no effect here: ")

@@ -1,10 +1,10 @@
-"""The `extra_options` of `create_calibrator`: each has its effect, or a warning says why not."""
+"""The `extra_options` of `create_calibrator`, by method."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ...errors import OptionError
 
@@ -12,39 +12,12 @@ __all__ = ["of_method"]
 
 _log = logging.getLogger("quantize_rs")
 
-
-class _Idle(NamedTuple):
-    """The usual value of an option that has no effect here, and why it has none."""
-
-    usual: Any
-    why: str
-
-
-_BINS = "histograms have a fixed number of bins"
-
-# The options of each method in onnxruntime; None if they have the same effect here.
-_OPTIONS: dict[str, dict[str, _Idle | None]] = {
-    "MinMax": {
-        "symmetric": None,
-        "moving_average": None,
-        "averaging_constant": _Idle(0.01, "all samples count alike"),
-        # Only counts are kept of a sample, so the effect is always there.
-        "max_intermediate_outputs": None,
-    },
-    "Entropy": {
-        "symmetric": None,
-        "num_bins": _Idle(128, _BINS),
-        "num_quantized_bins": _Idle(128, _BINS),
-    },
-    "Percentile": {
-        "symmetric": None,
-        "percentile": None,
-        "num_bins": _Idle(2048, _BINS),
-    },
+# The options of each method in onnxruntime: arguments of its calibrater.
+_OPTIONS = {
+    "MinMax": ("symmetric", "moving_average", "averaging_constant", "max_intermediate_outputs"),
+    "Entropy": ("symmetric", "num_bins", "num_quantized_bins"),
+    "Percentile": ("symmetric", "percentile", "num_bins"),
 }
-
-# The arguments of our calibraters.
-_TAKEN = ("symmetric", "moving_average", "percentile")
 
 
 def of_method(method: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -61,11 +34,8 @@ def of_method(method: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
         what = f"extra_options has {min(unknown)!r}, which create_calibrator does not take"
         raise OptionError(what, option="extra_options")
     for name, value in options.items():
-        if name not in own:
-            # That it is off is what holds without it.
-            if value is not None and value is not False:
-                what = "extra_options[%r] has no effect, as calibrate_method is %s"
-                _log.warning(what, name, method)
-        elif (idle := own[name]) is not None and value not in (None, idle.usual):
-            _log.warning("extra_options[%r] has no effect here: %s", name, idle.why)
-    return {name: options[name] for name in _TAKEN if name in own and name in options}
+        # That it is off is what holds without it.
+        if name not in own and value is not None and value is not False:
+            what = "extra_options[%r] has no effect, as calibrate_method is %s"
+            _log.warning(what, name, method)
+    return {name: options[name] for name in own if options.get(name) is not None}

@@ -28,6 +28,7 @@ __all__ = [
     "tensors_of",
     "type_of",
     "warn_idle",
+    "warn_providers",
     "with_warnings",
     "without_subgraphs",
 ]
@@ -62,6 +63,14 @@ def warn_idle(option: str, value: Any, usual: Any, why: str) -> None:
     """Warn that an option has no effect here, if its value is neither None nor the usual one."""
     if value is not None and value != usual:
         _log.warning("%s has no effect here: %s", option, why)
+
+
+def warn_providers(given: Iterable[str | tuple[str, Any]] | None) -> None:
+    """Warn of the providers that do not run samples."""
+    given = [given] if isinstance(given, str) else given or ()
+    names = [item if isinstance(item, str) else item[0] for item in given]
+    if others := [name for name in names if name != "CPUExecutionProvider"]:
+        _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
 
 
 # Operators that convert values; a list of all types does not have to name them.

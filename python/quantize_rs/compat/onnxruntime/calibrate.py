@@ -19,7 +19,7 @@ from ..._options import check
 from ..._results.ranges import Ranges
 from ...errors import OptionError
 from . import _calibrator_options
-from ._choices import tensors_of
+from ._choices import tensors_of, warn_idle, warn_providers
 from ._packages import onnxruntime_package
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
 
@@ -150,7 +150,8 @@ class CalibraterBase:
         self._warned: set[str] = set()
 
     def set_execution_providers(self, execution_providers: Any = None) -> None:
-        """Do nothing: samples run on the CPU."""
+        """Warn of providers other than the CPU, where samples run."""
+        warn_providers(execution_providers)
 
     def augment_graph(self) -> None:
         """Write a copy of the model to `augmented_model_path`, if it is given.
@@ -226,8 +227,13 @@ class CalibraterBase:
 class MinMaxCalibrater(CalibraterBase):
     """Ranges from the smallest to the largest value, or with `moving_average` their means.
 
-    `averaging_constant` and `max_intermediate_outputs` have no effect: all samples count alike, and
-    only counts are kept of a sample.
+    `averaging_constant` has no effect, as all samples count alike; another value than the default
+    gives a warning. `max_intermediate_outputs` is not needed: only counts are kept of a sample.
+
+    Raises
+    ------
+    OptionError
+        `moving_average` is set, and `averaging_constant` is not in 0 to 1.
     """
 
     def __init__(
@@ -243,7 +249,11 @@ class MinMaxCalibrater(CalibraterBase):
         per_channel: bool = False,
     ) -> None:
         """Open the model and plan what is observed."""
-        del averaging_constant, max_intermediate_outputs
+        del max_intermediate_outputs
+        if moving_average and not 0 <= averaging_constant <= 1:
+            what = f"averaging_constant is {averaging_constant!r}, expected 0 to 1"
+            raise OptionError(what, option="averaging_constant")
+        warn_idle("averaging_constant", averaging_constant, 0.01, "all samples count alike")
         super().__init__(
             model_path,
             op_types_to_calibrate,
@@ -255,11 +265,26 @@ class MinMaxCalibrater(CalibraterBase):
         self._method = "moving_average" if moving_average else "minmax"
 
 
+_BINS = "histograms have a fixed number of bins"
+
+
+def _check_method(method: str, own: str) -> None:
+    if method != own:
+        what = f"method is {method!r}, expected {own!r}: each calibrater has one method"
+        raise OptionError(what, option="method")
+
+
 class EntropyCalibrater(CalibraterBase):
     """Ranges with the least information lost (Kullback-Leibler divergence).
 
-    The numbers of bins have no effect: several hundred thresholds are tried, and none is taken
-    whose squared error is larger than that of the full range.
+    The numbers of bins have no effect, and other values than the defaults give a warning: several
+    hundred thresholds are tried, and none is taken whose squared error is larger than that of the
+    full range.
+
+    Raises
+    ------
+    OptionError
+        `method` is not ``"entropy"``.
     """
 
     _calibration_method = CalibrationMethod.Entropy
@@ -277,7 +302,9 @@ class EntropyCalibrater(CalibraterBase):
         num_quantized_bins: int = 128,
     ) -> None:
         """Open the model and plan what is observed."""
-        del method, num_bins, num_quantized_bins
+        _check_method(method, "entropy")
+        warn_idle("num_bins", num_bins, 128, _BINS)
+        warn_idle("num_quantized_bins", num_quantized_bins, 128, _BINS)
         super().__init__(
             model_path,
             op_types_to_calibrate,
@@ -288,7 +315,15 @@ class EntropyCalibrater(CalibraterBase):
 
 
 class PercentileCalibrater(CalibraterBase):
-    """Ranges that leave out the outermost values; the number of bins has no effect."""
+    """Ranges that leave out the outermost values.
+
+    `num_bins` has no effect, and another value than the default gives a warning.
+
+    Raises
+    ------
+    OptionError
+        `method` is not ``"percentile"``.
+    """
 
     _calibration_method = CalibrationMethod.Percentile
 
@@ -304,7 +339,8 @@ class PercentileCalibrater(CalibraterBase):
         percentile: float = 99.999,
     ) -> None:
         """Open the model and plan what is observed."""
-        del method, num_bins
+        _check_method(method, "percentile")
+        warn_idle("num_bins", num_bins, 2048, _BINS)
         super().__init__(
             model_path,
             op_types_to_calibrate,
@@ -339,8 +375,10 @@ def create_calibrator(
         The model, and the operator types whose values are observed; by default all.
     augmented_model_path
         A file to write a copy of the model to, as `CalibraterBase` says, if it is given.
-    use_external_data_format, providers
-        Not needed: samples run on the CPU.
+    use_external_data_format
+        Not needed, as `CalibraterBase` says.
+    providers
+        Samples run on the CPU; other providers give a warning.
     calibrate_method
         A `CalibrationMethod`.
     extra_options
@@ -350,7 +388,8 @@ def create_calibrator(
     Raises
     ------
     OptionError
-        A method or an option is not supported, or `augmented_model_path` is the file of the model.
+        A method, an option or its value is not supported, or `augmented_model_path` is the file of
+        the model.
     OSError
         `augmented_model_path` cannot be written.
 
@@ -364,7 +403,7 @@ def create_calibrator(
     >>> calibrater.compute_data()["image"].range_value
     (array([0.], dtype=float32), array([1.], dtype=float32))
     """
-    del use_external_data_format, providers
+    del use_external_data_format
     name = getattr(calibrate_method, "name", "")
     if (kind := _CALIBRATERS.get(name)) is None:
         what = f"calibrate_method is {calibrate_method!r}, expected MinMax, Entropy or Percentile"
@@ -372,4 +411,5 @@ def create_calibrator(
     options = _calibrator_options.of_method(name, extra_options)
     made = kind(model, op_types_to_calibrate, augmented_model_path, **options)
     made.augment_graph()
+    warn_providers(providers)
     return made

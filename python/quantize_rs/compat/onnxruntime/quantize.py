@@ -25,6 +25,7 @@ from ._choices import (
     rename_plan_errors,
     tensors_of,
     type_of,
+    warn_providers,
     without_subgraphs,
 )
 from ._config import DynamicQuantConfig, Providers, StaticQuantConfig, arguments, get_qdq_config
@@ -208,7 +209,7 @@ def quantize_static(
         model, per_channel, reduce_range, weight_type, op_types_to_quantize, nodes, extra
     )
     writable(model_output, option="model_output")
-    _warn_providers(calibration_providers)
+    warn_providers(calibration_providers)
     if activations.startswith("float") and options["target"] is None:
         options["target"] = "generic"  # the targets for CPUs do not support float8
     if options["target"] == "qnn" and activations in ("int8", "int16"):
@@ -239,14 +240,6 @@ def quantize_static(
         plan = overrides.plan(model, options)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
     return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
-
-
-def _warn_providers(given: Providers | None) -> None:
-    """Warn of the providers that do not run samples."""
-    given = [given] if isinstance(given, str) else given or ()
-    names = [item if isinstance(item, str) else item[0] for item in given]
-    if others := [name for name in names if name != "CPUExecutionProvider"]:
-        _log.warning("samples are run on the CPU, not by %s", ", ".join(others))
 
 
 def _tables(

@@ -10,6 +10,7 @@ from ....._inputs.files import write
 from ....._inputs.model_source import ModelSource
 from ....._transforms.optimize import optimize
 from .....errors import OptionError
+from ..._choices import warn_idle
 from ..._config import Providers, StaticQuantConfig, get_qdq_config
 from ...calibrate import CalibrationMethod
 from ...quant_utils import QuantType
@@ -111,7 +112,8 @@ def qnn_preprocess_model(
     model_input, model_output
         The model and the file to write.
     exclude_initializer_from_input, fuse_layernorm
-        Not needed: operators are not fused, and initializers that are inputs stay as they are.
+        They have no effect, and a warning says so: operators are not fused, and initializers that
+        are inputs stay as they are.
     save_as_external_data, all_tensors_to_one_file, external_data_location,
     external_data_size_threshold, external_data_convert_attribute
         Not supported: from 2 GiB on, weights are external data anyway.
@@ -123,7 +125,9 @@ def qnn_preprocess_model(
     OptionError
         An option is not supported.
     """
-    del exclude_initializer_from_input, fuse_layernorm
+    kept = "initializers that are inputs stay as they are"
+    warn_idle("exclude_initializer_from_input", exclude_initializer_from_input, False, kept)
+    warn_idle("fuse_layernorm", fuse_layernorm, False, "operators are not fused")
     del all_tensors_to_one_file, external_data_location, external_data_size_threshold
     del external_data_convert_attribute
     for name, value in {
