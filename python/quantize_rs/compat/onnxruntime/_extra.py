@@ -169,11 +169,15 @@ EXTRA: dict[str, Row] = {
         "warning. In dynamic, only what MatMul, Gemm and Conv read is quantized",
     ),
     "MatMulConstBOnly": Row(
-        _idle(),
+        _without_effect(
+            "MatMulConstBOnly",
+            "name products of two activations in nodes_to_exclude to keep them float",
+        ),
         _refused("a MatMul of two activations computes in float", usual=True),
         "on in `quantize_dynamic`, and off is refused: products of two activations compute in "
-        "float. In static QDQ onnxruntime ignores it too; quantize_rs quantizes such products if "
-        "the summed axis is short, and `exclude` keeps them float",
+        "float. In static quantization such products run on integers if the summed axis is short, "
+        "and `nodes_to_exclude` (`exclude`) keeps them float; onnxruntime takes the option with "
+        "QOperator only",
     ),
     "AddQDQPairToWeight": Row(
         _sets(output_format="fake_quant"),
@@ -294,7 +298,11 @@ EXTRA: dict[str, Row] = {
         "runtime computes in integers with blocks",
     ),
     "DefaultTensorType": Row(_done(), _done(), "types are inferred"),
-    "extra.Sigmoid.nnapi": Row(_idle(), _idle(), "it is for QOperator"),
+    "extra.Sigmoid.nnapi": Row(
+        _without_effect("extra.Sigmoid.nnapi", "the scale of a Sigmoid in 8 bits is 1/255"),
+        _idle(),
+        "the scale of a Sigmoid in 8 bits is 1/255; onnxruntime takes 1/256 with QOperator only",
+    ),
 }
 
 
