@@ -139,11 +139,71 @@ def test_an_option_that_says_no_does_not_undo_one_that_says_yes(digits: Path, im
         assert {value.zero_point for value in report.activations if value.quantized} == {0}
 
 
-def test_ranges_are_symmetric_for_minmax_alone_as_theirs(digits: Path, images: Path) -> None:
-    method = ours.CalibrationMethod.Percentile
+@pytest.mark.parametrize("method", ["Percentile", "Entropy"])
+def test_zero_points_are_symmetric_for_minmax_alone_as_theirs(
+    digits: Path, images: Path, method: str
+) -> None:
+    chosen = ours.CalibrationMethod[method]
     options = {"CalibTensorRangeSymmetric": True}
-    report = static(digits, images, calibrate_method=method, extra_options=options)
+    report = static(digits, images, calibrate_method=chosen, extra_options=options)
     assert report.to_dict()["config"]["activation_symmetric"] is False
+
+
+@pytest.mark.parametrize("percentile", [None, 99.0, 98.0])
+def test_half_as_much_is_left_out_of_ranges_that_are_not_symmetric(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, percentile: float | None
+) -> None:
+    rng = np.random.default_rng(0)
+    model, out = tmp_path / "model.onnx", tmp_path / "o.onnx"
+    weights = {"w": rng.normal(size=(64, 8))}
+    model.write_bytes(graphs.built([helper.make_node("MatMul", ["x", "w"], ["y"])], weights, [64]))
+    extra: dict[str, Any] = {"CalibTensorRangeSymmetric": False}
+    if percentile is not None:
+        extra["CalibPercentile"] = percentile
+    skewed = (rng.gamma(1, 1, size=(64, 64)) - 0.3).astype(np.float32)
+
+    def quantization(package: Any) -> tuple[float, int]:
+        package.quantize_static(
+            model,
+            out,
+            Feeds([{"x": row} for row in skewed]),
+            activation_type=package.QuantType.QUInt8,
+            calibrate_method=package.CalibrationMethod.Percentile,
+            extra_options=extra,
+        )
+        found = {one.name: one for one in onnx.load(out).graph.initializer}
+        scale, point = (
+            numpy_helper.to_array(found[f"x_{what}"]) for what in ("scale", "zero_point")
+        )
+        return float(scale), int(point)
+
+    scale, point = quantization(ours)
+    expected = quantization(theirs)
+    assert scale == pytest.approx(expected[0], rel=0.01)
+    assert abs(point - expected[1]) <= 1
+    assert "has no effect" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("option", "method"),
+    [
+        ("CalibMovingAverage", "Percentile"),
+        ("CalibMovingAverage", "Entropy"),
+        ("CalibTensorRangeSymmetric", "Entropy"),
+        ("CalibPercentile", "MinMax"),
+    ],
+)
+def test_an_option_of_another_method_is_a_warning(
+    digits: Path, images: Path, caplog: pytest.LogCaptureFixture, option: str, method: str
+) -> None:
+    chosen = ours.CalibrationMethod[method]
+    value = 99.0 if option == "CalibPercentile" else True
+    static(digits, images, calibrate_method=chosen, extra_options={option: value})
+    said = f"extra_options[{option!r}] has no effect, as calibrate_method is {method}"
+    assert said in caplog.messages
+    caplog.clear()
+    static(digits, images, calibrate_method=chosen, extra_options={option: None})
+    assert "has no effect" not in caplog.text
 
 
 def test_the_minimum_range_widens_narrower_ranges_alone(digits: Path, images: Path) -> None:

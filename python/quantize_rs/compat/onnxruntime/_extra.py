@@ -201,9 +201,11 @@ EXTRA: dict[str, Row] = {
         "axes follow from the operator; another axis than that of its channels is an error",
     ),
     "CalibTensorRangeSymmetric": Row(
-        _sets(symmetric_ranges=True),
+        _given("symmetric_ranges", bool),
         _idle(),
-        "`activation_symmetric`; for MinMax only, as in onnxruntime",
+        "`activation_symmetric`, for MinMax. `False` with Percentile leaves out half as much at "
+        "each end, as in onnxruntime: `percentile:99.5` instead of `percentile:99`. With Entropy "
+        "it has no effect, as in onnxruntime, and `True` gives a warning",
     ),
     "CalibStridedMinMax": Row(
         _done(_stride),
@@ -213,8 +215,7 @@ EXTRA: dict[str, Row] = {
     "CalibMovingAverage": Row(
         _sets(method="moving_average"),
         _idle(),
-        '`method="moving_average"`: the mean of the extremes of all samples, as in onnxruntime '
-        "without strides",
+        '`method="moving_average"`; with another method there is a warning',
     ),
     "CalibMovingAverageConstant": Row(
         _idle(0.01), _idle(0.01), "it has an effect between strides only"

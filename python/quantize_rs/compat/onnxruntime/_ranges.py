@@ -108,20 +108,27 @@ def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> s
     known = [method.name for method in CalibrationMethod]
     name = name_of("calibrate_method", calibrate_method, known)
     percentile, mean = extra.pop("percentile", None), extra.pop("method", "minmax")
-    symmetric = extra.pop("symmetric_ranges", False)
-    if percentile is not None and name != "Percentile":
-        _log.warning(
-            "extra_options['CalibPercentile'] has no effect, as calibrate_method is %s",
-            name,
-        )
+    symmetric = extra.pop("symmetric_ranges", None)
+    idle = {
+        "CalibPercentile": percentile is not None and name != "Percentile",
+        "CalibMovingAverage": mean != "minmax" and name != "MinMax",
+        # That of onnxruntime takes magnitudes for Percentile unless it is False.
+        "CalibTensorRangeSymmetric": symmetric and name not in ("MinMax", "Percentile"),
+    }
+    for option in (option for option, given in idle.items() if given):
+        what = "extra_options[%r] has no effect, as calibrate_method is %s"
+        _log.warning(what, option, name)
     match name:
         case "Percentile":
-            return f"percentile:{99.999 if percentile is None else percentile}"
+            kept = 99.999 if percentile is None else percentile
+            if symmetric is False:
+                # Half of the rest at each end.
+                kept = round((100 + kept) / 2, 10)
+            return f"percentile:{kept}"
         case "Entropy":
             # That of onnxruntime has 128 bins, and so one threshold, the full range.
             return "entropy:1"
         case "MinMax":
-            # onnxruntime has symmetric ranges for this method only.
             if symmetric:
                 extra["activation_symmetric"] = True
             return str(mean)
