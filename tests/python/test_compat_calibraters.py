@@ -6,14 +6,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import graphs
 import numpy as np
 import onnx
 import onnxruntime
+import onnxruntime.quantization as theirs
 import pytest
+from onnx import helper
 
 import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
 from quantize_rs.compat.onnxruntime import calibrate
+from quantize_rs.compat.onnxruntime._extra import EXTRA
 from quantize_rs.compat.onnxruntime.execution_providers import qnn
 from quantize_rs.errors import OptionError
 
@@ -205,3 +209,38 @@ def test_an_argument_of_preparing_for_qnn_without_effect_gives_a_warning(
     qnn.qnn_preprocess_model(DIGITS.model, tmp_path / "o.onnx", **given)
     [text] = [record.getMessage() for record in caplog.records]
     assert text.startswith(f"{option} has no effect here: ")
+
+
+@pytest.mark.parametrize(("fixed", "rows"), [(False, 1), (True, 4), (False, 4)])
+def test_means_of_extremes_are_those_of_onnxruntime_as_documented(
+    tmp_path: Path, fixed: bool, rows: int
+) -> None:
+    rng = np.random.default_rng(1)
+    path = tmp_path / "model.onnx"
+    weights = {"w": rng.normal(size=(6, 4))}
+    shape = [rows if fixed else "N", 6]
+    path.write_bytes(graphs.built([helper.make_node("MatMul", ["x", "w"], ["y"])], weights, shape))
+    values = rng.normal(size=(8, 6)).astype(np.float32)
+
+    def ends(package: Any) -> list[float]:
+        options = {"augmented_model_path": str(tmp_path / "augmented.onnx")}
+        extra = {"moving_average": True}
+        calibrater = package.create_calibrator(str(path), **options, extra_options=extra)
+        feeds = iter([{"x": values[start : start + rows]} for start in range(0, 8, rows)])
+        calibrater.collect_data(Feeds(feeds))
+        return [float(np.ravel(end)[0]) for end in calibrater.compute_data()["x"].range_value]
+
+    equal = ends(ours) == pytest.approx(ends(theirs))
+    assert equal == (fixed or rows == 1)
+    for text in (calibrate.MinMaxCalibrater.__doc__ or "", EXTRA["CalibMovingAverage"].note):
+        assert "every batch has one row or the model fixes their" in text
+
+
+class Feeds:
+    """Samples, one by one."""
+
+    def __init__(self, left: Iterator[Any]) -> None:
+        self.left = left
+
+    def get_next(self) -> Any:
+        return next(self.left, None)

@@ -215,7 +215,9 @@ EXTRA: dict[str, Row] = {
     "CalibMovingAverage": Row(
         _sets(method="moving_average"),
         _idle(),
-        '`method="moving_average"`; with another method there is a warning',
+        '`method="moving_average"`: the mean of the extremes of all rows. onnxruntime takes the '
+        "mean over batches, which is the same if every batch has one row or the model fixes their "
+        "size. With another method there is a warning",
     ),
     "CalibMovingAverageConstant": Row(
         _idle(0.01), _idle(0.01), "it has an effect between strides only"

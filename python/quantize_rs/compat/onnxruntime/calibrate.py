@@ -227,6 +227,9 @@ class CalibraterBase:
 class MinMaxCalibrater(CalibraterBase):
     """Ranges from the smallest to the largest value, or with `moving_average` their means.
 
+    The means are those over all rows; onnxruntime takes those over batches, which are the same if
+    every batch has one row or the model fixes their size.
+
     `averaging_constant` has no effect, as all samples count alike; another value than the default
     gives a warning. `max_intermediate_outputs` is not needed: only counts are kept of a sample.
 
