@@ -355,6 +355,30 @@ def test_outputs_of_a_type_stay_float_where_nothing_on_integers_reads_them(
         quantized(OpTypesToExcludeOutputQuantization=["Sofmax"])
 
 
+@pytest.mark.parametrize("call", ["static", "dynamic"])
+@pytest.mark.parametrize("kind", ["QInt8", "QUInt8"])
+def test_weights_have_7_bits_or_a_warning_says_that_they_have_not(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, call: str, kind: str
+) -> None:
+    model, out = attention(tmp_path), tmp_path / "o.onnx"
+    options: dict[str, Any] = {"reduce_range": True, "weight_type": ours.QuantType[kind]}
+    if call == "static":
+        options["activation_type"] = ours.QuantType.QUInt8
+        ours.quantize_static(model, out, SAMPLES, **options)
+    else:
+        ours.quantize_dynamic(model, out, **options)
+    found = {one.name: one for one in onnx.load(out).graph.initializer}
+    weights = [numpy_helper.to_array(found[f"{name}_quantized"]) for name in "cdvw"]
+    widest = max(int(np.ptp(weight.astype(np.int32))) for weight in weights)
+    said = [text for text in caplog.messages if text.startswith("reduce_range")]
+    assert (widest <= 127) == (not said)
+    if kind == "QUInt8":
+        assert said == [
+            "reduce_range has no effect on weights of uint8, which keep all bits: "
+            "those of QInt8 get 7"
+        ]
+
+
 class Feeds:
     """Samples, one by one."""
 

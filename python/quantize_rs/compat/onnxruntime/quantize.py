@@ -92,6 +92,11 @@ def _plan_options(
         if reduce_range:
             _log.warning("reduce_range %s, which is for NPUs", where)
             reduce_range = False
+    if reduce_range and weights != "int8":
+        what = (
+            "reduce_range has no effect on weights of %s, which keep all bits: those of QInt8 get 7"
+        )
+        _log.warning(what, weights)
     subgraphs = extra.pop("subgraphs", True)
     qnn = extra.get("target") == "qnn"
     return {
@@ -146,7 +151,8 @@ def quantize_static(
         Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may be patterns.
         Types that are never quantized, such as Shape, are passed over with a warning.
     per_channel, reduce_range
-        One scale for each output channel; 7-bit weights.
+        One scale for each output channel; 7 bits for weights of int8. Those of other types keep
+        all bits, with a warning.
     activation_type, weight_type
         A `QuantType`, of this package or of onnxruntime.
     use_external_data_format
