@@ -17,6 +17,7 @@ from ...errors import OptionError
 __all__ = [
     "CONVERSIONS",
     "TYPES",
+    "in_their_words",
     "name_of",
     "names_of",
     "nodes_of",
@@ -24,7 +25,6 @@ __all__ = [
     "op_types_of",
     "quantizable_types",
     "rename_plan_errors",
-    "rename_plan_warnings",
     "tensors_of",
     "type_of",
     "warn_idle",
@@ -112,9 +112,10 @@ def op_types_of(
 
 
 def names_of(model: Model) -> set[str]:
-    """Return the names of the nodes and weights of a model, in subgraphs too."""
+    """Return what `nodes_of` may name: nodes and weights, in subgraphs too, and operator types."""
     nodes, tensors = model._model.names()
-    return {name for name in [*(name for name, _ in nodes), *tensors] if name}
+    types = (op_type for _, op_type in model._model.nodes())
+    return {name for name in [*(name for name, _ in nodes), *tensors, *types] if name}
 
 
 def op_types_in(model: Model) -> set[str]:
@@ -136,7 +137,7 @@ def without_subgraphs(model: Model) -> list[dict[str, Any]]:
 
 
 def nodes_of(option: str, value: Iterable[str] | None, known: Collection[str]) -> list[str]:
-    """Return names of nodes, without those that the model does not have, and patterns."""
+    """Return the names that are known, and patterns; the others give a warning."""
     kept = []
     for name in check.names(option, value):
         if name in known or name.startswith("re:") or any(sign in name for sign in "*?["):
@@ -185,20 +186,36 @@ def rename_plan_errors() -> Iterator[None]:
         raise OptionError(what, option=error.option) from None
 
 
-# The same for warnings of a plan.
+# The same for warnings; the longer ones come first.
 _WARNED = {
     "in the format dynamic": "in quantize_dynamic",
     "symmetric=False": "extra_options['WeightSymmetric']=False",
+    "use target x86-avx2 for processors like this one, and target x86 for others": (
+        "use reduce_range=True for processors like this one"
+    ),
+    "for target x86-avx2, where": "with reduce_range, for processors where",
+    "ask for target x86,": "omit reduce_range,",
+    "not one of op_types": "not one of op_types_to_quantize",
+    "float_outputs:": "extra_options['OpTypesToExcludeOutputQuantization']:",
+    "with exclude": "with nodes_to_exclude",
+    " exclude=[": " nodes_to_exclude=[",
+    'quantize with output_format="dynamic"': (
+        'call quantize_rs.quantize with output_format="dynamic"'
+    ),
+    'output_format="dynamic" or "matmul_nbits"': "quantize_dynamic or MatMulNBitsQuantizer",
+    'output_format="matmul_nbits" or "dynamic"': "MatMulNBitsQuantizer or quantize_dynamic",
+    'output_format="matmul_nbits"': "MatMulNBitsQuantizer",
+    "with output_format=qdq": "with QuantFormat.QDQ",
+    "use activations=uint8": "use activation_type=QuantType.QUInt8",
+    "weight_method=hqq": "the algorithm HQQ",
 }
 
 
-def rename_plan_warnings(plan: Plan) -> Plan:
-    """Rename options in the warnings of a plan to the names in onnxruntime."""
-    said = plan.warnings
-    renamed = said
+def in_their_words(text: str) -> str:
+    """Return a warning of this package with the names of options in onnxruntime."""
     for native, theirs in _WARNED.items():
-        renamed = tuple(text.replace(native, theirs) for text in renamed)
-    return plan if renamed == said else with_warnings(plan, renamed)
+        text = text.replace(native, theirs)
+    return text
 
 
 def with_warnings(plan: Plan, warnings: Iterable[str]) -> Plan:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ...errors import OptionError
+from ._applied import applied
 from ._choices import names_of, nodes_of, rename_plan_errors
 from ._matmul_nbits import WeightQuantizer
 from ._saved_model import SavedModel
@@ -80,4 +81,4 @@ class MatMulBnb4Quantizer(WeightQuantizer):
 
     def process(self) -> None:
         """Quantize the weights."""
-        self._saved = SavedModel(self._plan.apply())
+        self._saved = SavedModel(applied(self._plan))

@@ -11,6 +11,7 @@ from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ..._options import check
 from ...errors import OptionError
+from ._applied import applied
 from ._choices import (
     name_of,
     names_of,
@@ -166,7 +167,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         Whether there are no zero points; the accuracy level of MatMulNBits, 0 to 4. HQQ and k-quant
         have zero points in any case, as in onnxruntime, with a warning.
     nodes_to_exclude
-        Nodes and weights to exclude; they may be patterns.
+        Nodes and weights to exclude: names, patterns and operator types.
     nodes_to_include
         Nodes to quantize in addition to those of `op_types_to_quantize`.
     quant_axes
@@ -270,7 +271,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         """Quantize the weights."""
         samples = self._samples
         ranges = None if samples is None else self._plan.calibrate(samples, method="minmax")
-        self._saved = SavedModel(self._plan.apply(ranges))
+        self._saved = SavedModel(applied(self._plan, ranges))
 
 
 def _method_and_fields(config: Any) -> tuple[str | None, Mapping[str, Any]]:

@@ -15,7 +15,7 @@ from ..._flow.model import Model
 from ..._flow.plan import Plan
 from ..._results.rows import PlannedValue
 from ...errors import OptionError
-from ._choices import rename_plan_warnings, type_of, with_warnings
+from ._choices import in_their_words, type_of, with_warnings
 
 __all__ = ["Overrides", "read"]
 
@@ -90,7 +90,7 @@ class Overrides:
             alone = options | {"equalize": False, "smooth": False}
             self._drop_types(model.plan(**alone))
             options = options | {"activation_types": self.activation_types}
-        plan = self._explain_types(rename_plan_warnings(model.plan(**options)))
+        plan = self._explain_types(model.plan(**options))
         self.check(plan)
         return plan
 
@@ -117,7 +117,7 @@ class Overrides:
             if row is not None and not row.quantized:
                 why = row.why.removeprefix("not quantized: ")
                 what = "%s[%r] leaves it float, as nothing computes on integers with %s there: %s"
-                _log.warning(what, _WHERE, name, kind, why)
+                _log.warning(what, _WHERE, name, kind, in_their_words(why))
             elif said:
                 _warn_unused(name, said[0].removeprefix(start).removeprefix("but "))
             else:
@@ -155,7 +155,7 @@ def _symmetric(ends: tuple[float, float], kind: str) -> tuple[float, float]:
 
 
 def _warn_unused(name: str, why: str) -> None:
-    _log.warning("%s[%r] has no effect: %s", _WHERE, name, why)
+    _log.warning("%s[%r] has no effect: %s", _WHERE, name, in_their_words(why))
 
 
 def _check_axis(row: PlannedValue, axis: int, count: int) -> None:

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any
 
 from ..._flow.model import open as open_model
-from ..._flow.plan import Quantized
 from ..._options import check
 from ..._results.report import Report
+from ._applied import Applied
 from ._packages import onnx_package
 
 __all__ = ["SavedModel"]
@@ -23,7 +23,7 @@ class SavedModel:
     `save_model_to_file` need the package onnx.
     """
 
-    def __init__(self, done: Quantized) -> None:
+    def __init__(self, done: Applied) -> None:
         """Wrap the quantized model."""
         self._done = done
 
@@ -158,7 +158,7 @@ class SavedModel:
         if "model" in vars(self):  # it was handed out, and may have been changed
             self.topological_sort()
             edited = open_model(self.model)
-            done = Quantized(done._quantized.with_model(edited._model))
+            done = Applied(done._quantized.with_model(edited._model))
         target = check.path("output_path", output_path)
         return done.save(target, external_data=use_external_data_format)
 

@@ -17,6 +17,7 @@ from ..._options import check
 from ..._results.report import Report
 from ...errors import OptionError
 from . import _extra, _overrides
+from ._applied import applied
 from ._choices import (
     name_of,
     names_of,
@@ -148,7 +149,8 @@ def quantize_static(
     quant_format
         ``QuantFormat.QDQ``, or ``QuantFormat.QOperator`` for QLinearConv and similar operators.
     op_types_to_quantize, nodes_to_quantize, nodes_to_exclude
-        Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may be patterns.
+        Operator types to quantize, nodes to quantize, nodes to exclude. Nodes may also be named
+        by patterns and operator types.
         Types that are never quantized, such as Shape, are passed over with a warning.
     per_channel, reduce_range
         One scale for each output channel; 7 bits for weights of int8. Those of other types keep
@@ -241,11 +243,11 @@ def quantize_static(
         if "block_size" in options:
             plan = _in_blocks(model, options, optimize_model)
             overrides.check(plan)
-            return plan.apply().save(model_output, external_data=use_external_data_format)
+            return applied(plan).save(model_output, external_data=use_external_data_format)
         options |= {"activations": activations, "optimize": optimize_model}
         plan = overrides.plan(model, options)
     ranges = wanted.ranges(plan, calibration_data_reader, cache, overrides)
-    return plan.apply(ranges).save(model_output, external_data=use_external_data_format)
+    return applied(plan, ranges).save(model_output, external_data=use_external_data_format)
 
 
 def _tables(
@@ -327,7 +329,7 @@ def quantize_dynamic(
     writable(model_output, option="model_output")
     with rename_plan_errors():
         plan = overrides.plan(model, options)
-    return plan.apply().save(model_output, external_data=use_external_data_format)
+    return applied(plan).save(model_output, external_data=use_external_data_format)
 
 
 def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any) -> Report:
