@@ -774,7 +774,4 @@ def test_indices_that_two_tables_share_stay_where_scales_of_rows_are_taken() -> 
     report = quantize_rs.quantize_with_calibration(model, None, x, check="none")
     assert report.model is not None
     assert {value.name for value in report.quantized} >= {"t", "u"}
-    # Equal indices are held once.
-    kept = {tensor.name for tensor in onnx.load_from_string(report.model).graph.initializer}
-    assert len(kept & {"i", "j"}) == 1
     assert oracle.sqnr(oracle.ort(model, x), oracle.ort(report.model, x)) > EIGHT_BITS

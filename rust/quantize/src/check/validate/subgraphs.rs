@@ -5,9 +5,8 @@ use std::collections::{HashMap, HashSet};
 use quantize_rs_math::QType;
 use quantize_rs_onnx::NodeProto;
 
-use super::stored::{Form, Found, Key, Stored, base_of, lengths, no_axis, qtype_of};
+use super::stored::{Form, Found, Key, Stored, base_of, form_of, lengths, qtype_of};
 use super::{Validation, products};
-use crate::graph::granularity::granularity;
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, ValueId};
 
@@ -87,9 +86,7 @@ fn dequantized_inside(
     let Some(scales) = scale.and_then(|id| after.constant(id)) else {
         return Some(Err((name, "its scale is not a constant of the main graph".to_owned())));
     };
-    let Some(form) = granularity(node, proto.dims.len(), &lengths(scales)) else {
-        return Some(Err((name, no_axis(node))));
-    };
+    let form = form_of(node, &lengths(proto), scales);
     let originals =
         node.output.first().cloned().into_iter().chain(base_of(&name, "quantized")).collect();
     let zero_point = at(2).filter(|id| after.constant(*id).is_some());

@@ -134,9 +134,8 @@ fn dequantized(after: &Graph<'_>, index: usize, node: &NodeProto) -> Option<Foun
     };
     let shape = lengths(proto);
     let groups: usize = lengths(scales).iter().product();
-    let form = match granularity(node, shape.len(), &lengths(scales)) {
-        None if constant == integers => return Some(Err((name, no_axis(node)))),
-        Some(form) if constant == integers || !matches!(form, Granularity::PerAxis { .. }) => form,
+    let form = match form_of(node, &shape, scales) {
+        form if constant == integers || !matches!(form, Granularity::PerAxis { .. }) => form,
         // A constant that is reshaped after storage has its channels along another axis.
         _ => {
             let mut fitting = shape.iter().enumerate().filter(|(_, length)| **length == groups);
@@ -244,9 +243,10 @@ fn cast(before: &Graph<'_>, after: &Graph<'_>, index: usize) -> Option<Found> {
     Some(Ok(Stored { originals, integers, scale, whole, zero_point, reads, multiplied, form }))
 }
 
-/// Why scales along an axis that a tensor does not have cannot be read.
-pub(super) fn no_axis(node: &NodeProto) -> String {
-    format!("it has no axis {}, along which its scales are", node.int("axis", 1))
+/// The granularity of the scales of a weight. Those along an axis that it does not have fit none.
+pub(super) fn form_of(node: &NodeProto, shape: &[usize], scales: &TensorProto) -> Granularity {
+    granularity(node, shape.len(), &lengths(scales))
+        .unwrap_or(Granularity::PerAxis { axis: shape.len() })
 }
 
 pub(super) fn lengths(proto: &TensorProto) -> Vec<usize> {
