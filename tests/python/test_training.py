@@ -269,6 +269,31 @@ def test_fake_quantization_can_be_switched_off() -> None:
     assert np.array_equal(fake(x), x)
 
 
+@pytest.mark.parametrize("observer", ["minmax", "per_channel_minmax"])
+def test_a_gradient_passes_where_fake_quantization_was_off(observer: str) -> None:
+    x, gradient = numbers((3, 9)), numbers((3, 9), 1)
+    fake = training.LearnableFakeQuantize(observer, -8, 7, qscheme="symmetric")
+    fake(x / 10)
+    scale, zero_point = fake.calculate_qparams()
+    fake.enable_fake_quant(False)
+    assert np.array_equal(fake(x), x)
+    # The last call counts, whatever was switched after it.
+    fake.enable_fake_quant()
+    assert np.array_equal(fake.backward(gradient), gradient)
+    for grad in (fake.scale_grad, fake.zero_point_grad):
+        assert grad is not None
+        assert np.shape(grad) == np.shape(scale)
+        assert not np.any(grad)
+    fake.step()
+    after = fake.calculate_qparams()
+    assert np.array_equal(after[0], scale)
+    assert np.array_equal(after[1], zero_point)
+    with pytest.raises(errors.OptionError, match="gradient has 1 elements"):
+        fake.backward([1.0])
+    fake(x)
+    assert not np.array_equal(fake.backward(gradient), gradient)
+
+
 def test_random_rounding_is_right_on_average() -> None:
     rounded = training.StochasticQuantize(bit_width=8, temperature=1.0, seed=3)
     x = np.full(100_000, 0.3, F)

@@ -159,6 +159,8 @@ class LearnableFakeQuantize(FakeQuantize):
         self.scale_grad: NDArray[np.float64] | None = None
         self.zero_point_grad: NDArray[np.float64] | None = None
         self._x: Floats | None = None
+        # Whether the last call returned its input.
+        self._passed = False
 
     def calculate_qparams(self) -> QParams:
         """Return the scale and the rounded zero point."""
@@ -173,6 +175,7 @@ class LearnableFakeQuantize(FakeQuantize):
     def __call__(self, x: ArrayLike) -> Floats:
         """Return an array fake-quantized; the first call also observes it."""
         self._x = floats(x)
+        self._passed = not self._fakes
         y = super().__call__(self._x)
         if self.scale is None:
             self._start()
@@ -190,7 +193,13 @@ class LearnableFakeQuantize(FakeQuantize):
         -------
         array of float32
             The gradient with respect to the input. ``scale_grad`` and ``zero_point_grad`` hold
-            those of scale and zero point, times ``1 / sqrt(elements * quant_max)`` as in LSQ.
+            those of scale and zero point, times ``1 / sqrt(elements * quant_max)`` as in LSQ. If
+            fake quantization was off, the gradient is returned as it is, and those are 0.
+
+        Raises
+        ------
+        OptionError
+            There was no call, or the gradient has not the size of its input.
         """
         if self._x is None:
             raise OptionError("backward comes after a call", option="gradient")
@@ -204,6 +213,10 @@ class LearnableFakeQuantize(FakeQuantize):
             self.quant_max,
             self.axis,
         )
+        if self._passed:
+            self.scale_grad = np.zeros_like(found.scale)
+            self.zero_point_grad = np.zeros_like(found.zero_point)
+            return floats(gradient).reshape(self._x.shape)
         factor = 1 / math.sqrt(max(self._x.size * self.quant_max, 1))
         self.scale_grad, self.zero_point_grad = found.scale * factor, found.zero_point * factor
         return found.x
