@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,33 @@ def test_nothing_is_left_behind(digits: Path, images: Path) -> None:
     quantize_rs.quantize_with_calibration(digits, "q.onnx", images)
     assert files() == before | {Path.cwd() / "q.onnx"}
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_threads_may_write_to_one_path(digits: Path) -> None:
+    report = quantize_rs.quantize(digits, None)
+    found = compat.TensorData.of_range(0.0, 1.0)
+    ranges = compat.TensorsData(
+        compat.CalibrationMethod.MinMax, {f"x{index}": found for index in range(200)}
+    )
+
+    def save(_: int) -> None:
+        compat.save_tensors_data(ranges, "ranges.json")
+        report.save_html("report.html")
+
+    before = {*Path.cwd().iterdir()}
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(save, range(40)))
+    assert len(compat.load_tensors_data("ranges.json")) == 200
+    report.save_html("alone.html")
+    assert Path("report.html").read_bytes() == Path("alone.html").read_bytes()
+    written = {Path.cwd() / name for name in ("ranges.json", "report.html", "alone.html")}
+    assert {*Path.cwd().iterdir()} == before | written
+
+
+def test_a_name_of_any_length_that_the_system_takes_is_written(digits: Path) -> None:
+    name = "r" * (255 - len(".html")) + ".html"
+    quantize_rs.quantize(digits, None).save_html(name)
+    assert Path(name).exists()
 
 
 @posix

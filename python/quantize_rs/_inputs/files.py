@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import tempfile
+import uuid
 from pathlib import Path
 
 from .._options import check
@@ -62,7 +63,8 @@ def write(path: str | os.PathLike[str], text: str | bytes, option: str = "path")
     """Write a file, completely or not at all; strings as UTF-8."""
     writable(path, option=option)
     target = Path(path).resolve()
-    sibling = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    # Threads may write to one path, and each writes a file of its own.
+    sibling = target.with_name(f".quantize-rs-{uuid.uuid4().hex}.tmp")
     try:
         sibling.write_bytes(text.encode() if isinstance(text, str) else text)
         sibling.replace(target)
