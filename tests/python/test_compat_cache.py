@@ -8,14 +8,16 @@ from typing import Any
 
 import graphs
 import numpy as np
+import onnx
 import onnxruntime.quantization as theirs
+import oracle
 import pytest
 from onnx import helper
 from readers import Reader
 
 import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
-from quantize_rs.errors import CalibrationError
+from quantize_rs.errors import CalibrationError, OptionError
 
 Options = dict[str, Any]
 
@@ -123,18 +125,105 @@ def test_a_folder_in_which_nothing_can_be_written(
     assert reader.read == 0
 
 
-@pytest.mark.parametrize("text", ["", "no JSON", "{}", None])
+@pytest.mark.parametrize("text", ["", "no JSON", "{}", '{"data": 1}'])
 def test_a_file_of_another_kind_is_no_cache(
-    digits: Path, images: Path, tmp_path: Path, text: str | None
+    digits: Path, images: Path, tmp_path: Path, text: str
 ) -> None:
     cache, out = tmp_path / "c.json", tmp_path / "o.onnx"
-    if text is None:
-        theirs.quantize_static(digits, out, Reader(images), calibration_cache_path=cache)
-    else:
-        cache.write_text(text)
+    cache.write_text(text)
     kept, reader = cache.read_bytes(), Counted(images)
     with pytest.raises(CalibrationError, match="or delete this one") as caught:
         ours.quantize_static(digits, out, reader, calibration_cache_path=cache)
     assert str(cache) in str(caught.value)
     assert reader.read == 0
     assert cache.read_bytes() == kept
+    with pytest.raises(OptionError, match="holds no data of values"):
+        ours.load_tensors_data(cache)
+
+
+def scales(path: Path) -> dict[str, bytes]:
+    """The scales of a model; biases are corrected with samples alone."""
+    found = {it.name: it.raw_data for it in onnx.load(path).graph.initializer}
+    return {name: data for name, data in found.items() if name.endswith("_scale")}
+
+
+METHODS = ["MinMax", "Entropy", "Percentile"]
+
+
+@pytest.mark.parametrize("module", [ours, theirs])
+@pytest.mark.parametrize("method", METHODS)
+def test_saved_ranges_are_a_cache(
+    digits: Path, images: Path, tmp_path: Path, module: Any, method: str
+) -> None:
+    saved, cache, out = tmp_path / "s.json", tmp_path / "c.json", tmp_path / "o.onnx"
+    chosen = module.CalibrationMethod[method]
+    made = module.create_calibrator(
+        digits, None, tmp_path / "augmented.onnx", calibrate_method=chosen
+    )
+    made.collect_data(Reader(images))
+    (module.calibrate if module is theirs else module).save_tensors_data(
+        data := made.compute_data(), saved
+    )
+    report = ours.quantize_static(
+        digits, out, None, calibrate_method=chosen, calibration_cache_path=saved
+    )
+    kept = saved.read_bytes()
+    assert all(value.quantized for value in report.weights)
+    if module is ours:
+        anew = tmp_path / "anew.onnx"
+        ours.quantize_static(
+            digits, anew, Reader(images), calibrate_method=chosen, calibration_cache_path=cache
+        )
+        assert scales(out) == scales(anew)
+        # And the other way round.
+        loaded = ours.load_tensors_data(cache)
+        assert loaded.calibration_method is chosen
+        for name, value in loaded.items():
+            assert value.range_value == data[name].range_value
+    other = next(name for name in METHODS if name != method)
+    with pytest.raises(CalibrationError, match=f"has ranges of {method}, which are not"):
+        ours.quantize_static(
+            digits,
+            out,
+            Reader(images),
+            calibrate_method=module.CalibrationMethod[other],
+            calibration_cache_path=saved,
+        )
+    assert saved.read_bytes() == kept
+
+
+def test_a_cache_of_theirs_is_read(digits: Path, images: Path, tmp_path: Path) -> None:
+    cache, out = tmp_path / "c.json", tmp_path / "o.onnx"
+    theirs.quantize_static(digits, out, Reader(images), calibration_cache_path=cache)
+    kept, reader = cache.read_bytes(), Counted(images)
+    ours.quantize_static(digits, out, reader, calibration_cache_path=cache)
+    assert reader.read == 0
+    assert cache.read_bytes() == kept
+    feeds = {"image": np.load(images)[:16]}
+    assert oracle.sqnr(oracle.ort(digits, feeds), oracle.ort(out, feeds)) > 20
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"image": None}, "has no range of 'image'"),
+        ({"image": (np.zeros(2, np.float32), np.ones(2, np.float32))}, "has no single range"),
+        ({"image": (np.float32(0), np.float32(np.inf))}, "cannot have the range"),
+    ],
+)
+def test_saved_ranges_that_do_not_fit_are_refused(
+    digits: Path, images: Path, tmp_path: Path, changed: dict[str, Any], said: str
+) -> None:
+    saved, out = tmp_path / "s.json", tmp_path / "o.onnx"
+    made = ours.create_calibrator(digits)
+    made.collect_data(Reader(images))
+    data = {**made.compute_data().data, **changed}
+    found = ours.TensorsData(
+        ours.CalibrationMethod.MinMax,
+        {name: value for name, value in data.items() if value is not None},
+    )
+    ours.save_tensors_data(found, saved)
+    with pytest.raises(CalibrationError, match=said) as caught:
+        ours.quantize_static(digits, out, None, calibration_cache_path=saved)
+    assert caught.value.value == "image"
+    assert not out.exists()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from ... import _core
 from ..._flow.plan import Plan
 from ..._inputs.files import make_folder
 from ..._inputs.row_sources import read
@@ -16,11 +20,15 @@ from ..._results.ranges import Ranges
 from ...errors import CalibrationError, OptionError
 from ._choices import name_of
 from ._overrides import Overrides
+from ._tensors_data import METHODS, TensorsData, load_tensors_data
 from .calibrate import CalibrationMethod
 
 __all__ = ["Wanted"]
 
 _log = logging.getLogger("quantize_rs")
+
+# A cache of TensorRT without values.
+_NO_RANGES = "TRT-8601-MinMaxCalibration\n"
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,39 @@ class Wanted:
         if cache is None or not cache.exists():
             return None
         ranges = _loaded(cache)
+        if isinstance(ranges, TensorsData):
+            return self._given(plan, ranges, cache)
         missing = plan._plan.missing(ranges._ranges)
         if missing and anew:
             what = "%s has no range of %r: samples run again, and the file is written anew"
             _log.warning(what, cache, missing[0])
             return None
         return ranges if ranges.method == self.method else ranges.using(self.method)
+
+    def _given(self, plan: Plan, data: TensorsData, cache: Path) -> Ranges:
+        """Return the ranges of a file of `TensorsData`, which has no statistics."""
+        found = getattr(data.calibration_method, "name", "")
+        if METHODS.get(self.method.partition(":")[0]) != found and found != "Distribution":
+            what = f"{cache} has ranges of {found}, which are not those of calibrate_method"
+            raise CalibrationError(f"calibration_cache_path: {what}", value=str(cache))
+        model, known, ends = plan._plan.model, {*plan._plan.model.values()}, {}
+        for name, value in data.items():
+            # Some values of a 16-bit model are computed in float32 here.
+            for here in known.intersection((name, f"{name}_float32")):
+                ends[here] = _ends(name, value)
+        stored = {
+            "method": self.method,
+            "engine": "TensorsData",
+            "samples": 0,
+            # The identity of the model.
+            "model": _core.Ranges.from_tensorrt(_NO_RANGES, model).summary()["model"],
+            "values": {name: {"min": 0.0, "max": 0.0} for name in ends},
+        }
+        ranges = Ranges(_core.Ranges.from_json(json.dumps(stored))).with_values(ends)
+        if missing := plan._plan.missing(ranges._ranges):
+            what = f"calibration_cache_path: {cache} has no range of {missing[0]!r}"
+            raise CalibrationError(what, value=missing[0])
+        return ranges
 
     def _calibrated(self, plan: Plan, reader: Any, cache: Path | None) -> Ranges:
         if reader is None:
@@ -91,16 +126,29 @@ class Wanted:
         return ranges
 
 
-def _loaded(cache: Path) -> Ranges:
-    """Read a cache, which this package wrote."""
+def _loaded(cache: Path) -> Ranges | TensorsData:
+    """Read a cache of this package, or the ranges that `save_tensors_data` wrote."""
     try:
         return Ranges.load(cache)
     except CalibrationError as error:
-        what = (
-            f"calibration_cache_path: {error}; a cache of onnxruntime has another format: "
-            "name a file that does not exist yet, or delete this one"
-        )
-        raise CalibrationError(what, value=str(cache), category=error.category) from error
+        try:
+            return load_tensors_data(cache)
+        except OptionError:
+            what = (
+                f"calibration_cache_path: {error}: "
+                "name a file that does not exist yet, or delete this one"
+            )
+            raise CalibrationError(what, value=str(cache), category=error.category) from error
+
+
+def _ends(name: str, value: Any) -> tuple[float, float]:
+    """Return the ends of a range of `TensorsData`."""
+    try:
+        low, high = (float(np.asarray(end).item()) for end in value.range_value)
+    except (AttributeError, ValueError) as error:
+        what = f"calibration_cache_path: {name!r} has no single range: {error}"
+        raise CalibrationError(what, value=name) from error
+    return low, high
 
 
 def _method(calibrate_method: Any, extra: dict[str, Any], activations: str) -> str:

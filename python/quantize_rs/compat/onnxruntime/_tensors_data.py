@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 
 from ..._inputs.files import make_folder, write
-from ...errors import OptionError
+from ..._results.ranges import Ranges
+from ...errors import CalibrationError, OptionError
 
 __all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
+
+# The names of `CalibrationMethod`, by those of methods here.
+METHODS = {
+    "minmax": "MinMax",
+    "moving_average": "MinMax",
+    "entropy": "Entropy",
+    "percentile": "Percentile",
+}
 
 _FLOATS = ("avg", "std", "lowest", "highest", "hist_edges")
 _FIELDS = (*_FLOATS, "hist", "bins")
@@ -188,6 +197,8 @@ def save_tensors_data(tensors_data: Any, path: str | os.PathLike[str]) -> None:
 def load_tensors_data(path: str | os.PathLike[str]) -> TensorsData:
     """Read the data of values, of this package or of onnxruntime.
 
+    The file may also hold `Ranges`, as ``calibration_cache_path`` and `Ranges.save` write them.
+
     Raises
     ------
     OptionError
@@ -199,5 +210,16 @@ def load_tensors_data(path: str | os.PathLike[str]) -> TensorsData:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
         return TensorsData.from_dict(found)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        what = f"{os.fspath(path)} holds no data of values: {error}"
-        raise OptionError(what, option="path") from error
+        try:
+            return _of_ranges(Ranges.load(path))
+        except CalibrationError:
+            what = f"{os.fspath(path)} holds no data of values: {error}"
+            raise OptionError(what, option="path") from error
+
+
+def _of_ranges(ranges: Ranges) -> TensorsData:
+    from .calibrate import CalibrationMethod
+
+    method = METHODS.get(ranges.method.partition(":")[0], "MinMax")
+    data = {name: TensorData.of_range(*ends) for name, ends in ranges.values.items()}
+    return TensorsData(CalibrationMethod[method], data)

@@ -166,7 +166,8 @@ def quantize_static(
     extra_options
         See ``docs/migrating-from-onnxruntime.md`` for the supported ones.
     calibration_cache_path
-        A file to read ranges from if it exists, or else to write them to. Its folder is made.
+        A file to read ranges from if it exists, or else to write them to. Its folder is made. It
+        may also be a file of `save_tensors_data`, of this package or of onnxruntime.
     optimize_model
         Whether passes run before planning, as in older versions of onnxruntime.
 
