@@ -508,7 +508,7 @@ def test_weights_of_few_bits_are_compared_too(
 
 @pytest.mark.parametrize("one_file", [True, False])
 def test_preprocessing_again_writes_the_same_files(
-    digits: Path, tmp_path: Path, one_file: bool
+    digits: Path, tmp_path: Path, one_file: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: dict[str, Any] = {"external_data_location": "data/p.bin"} if one_file else {}
     given |= {"all_tensors_to_one_file": one_file, "external_data_size_threshold": 0}
@@ -520,6 +520,8 @@ def test_preprocessing_again_writes_the_same_files(
         ours.quant_pre_process(digits, out, save_as_external_data=True, **given)
         files = [path for path in folder.rglob("*") if path.is_file()]
         sizes.append({path.relative_to(folder): path.stat().st_size for path in files})
+        # The second time, the files are those of the working directory.
+        monkeypatch.chdir(folder)
     assert sizes[0] == sizes[1]
     assert (Path("data/p.bin") in sizes[0]) == one_file
     onnx.checker.check_model(folder / "p.onnx")
@@ -528,3 +530,25 @@ def test_preprocessing_again_writes_the_same_files(
             ours.quant_pre_process(
                 digits, out, save_as_external_data=True, external_data_location=wrong
             )
+
+
+def test_a_file_of_the_working_directory_is_no_external_data_of_another_folder(
+    digits: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (here / "w.bin").write_text("other")
+    monkeypatch.chdir(here)
+    for _ in range(2):
+        ours.quant_pre_process(
+            digits,
+            there / "p.onnx",
+            save_as_external_data=True,
+            all_tensors_to_one_file=True,
+            external_data_location="w.bin",
+        )
+    assert {path.name for path in there.iterdir()} == {"p.onnx", "w.bin"}
+    assert (here / "w.bin").read_text() == "other"
+    feeds = {"image": np.load(digits.with_name("calibration.npy"))[:2]}
+    assert oracle.sqnr(oracle.ort(digits, feeds), oracle.ort(there / "p.onnx", feeds)) > 60

@@ -11,6 +11,7 @@ from ..._flow.model import open as open_model
 from ..._options import check
 from ..._results.report import Report
 from ._applied import Applied
+from ._external_data import bodies
 from ._packages import onnx_package
 
 __all__ = ["SavedModel"]
@@ -163,18 +164,10 @@ class SavedModel:
         return done.save(target, external_data=use_external_data_format)
 
 
-def _bodies(node: Any) -> Iterator[Any]:
-    """Return the subgraphs of a node."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def _inputs(node: Any) -> Iterator[str]:
     """Return the names that a node reads, in its subgraphs too."""
     yield from node.input
-    for body in _bodies(node):
+    for body in bodies(node):
         yield from _read(body)
 
 

@@ -12,6 +12,7 @@ from ..._inputs.model_source import ModelSource
 from ..._transforms.infer_shapes import infer_shapes
 from ..._transforms.optimize import optimize
 from ...errors import OptionError
+from ._external_data import save_external
 from ._packages import onnx_package
 
 __all__ = ["quant_pre_process"]
@@ -91,28 +92,18 @@ def quant_pre_process(
     target = Path(output_model_path).resolve()
     if external_data_location is not None:
         _check_location(external_data_location, target)
-    # Beside the result, so that complete files can be moved to their places.
     with tempfile.TemporaryDirectory(prefix=".quantize-rs-", dir=target.parent) as folder:
-        whole, split = Path(folder) / "model.onnx", Path(folder) / "split"
-        split.mkdir()
-        if external_data_location is not None:
-            (split / external_data_location).parent.mkdir(parents=True, exist_ok=True)
+        whole = Path(folder) / "model.onnx"
         _write(source, whole, passes, shapes)
-        onnx.save_model(
-            onnx.load(whole),
-            split / target.name,
-            save_as_external_data=True,
-            all_tensors_to_one_file=all_tensors_to_one_file,
-            location=external_data_location,
-            size_threshold=external_data_size_threshold,
-            convert_attribute=False,
-        )
-        files = [path for path in split.rglob("*") if path.is_file()]
-        # The model comes last: it refers to the others.
-        for path in sorted(files, key=lambda path: path == split / target.name):
-            place = target.parent / path.relative_to(split)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            path.replace(place)
+        model = onnx.load(whole)
+    save_external(
+        model,
+        target,
+        "save_as_external_data",
+        one_file=all_tensors_to_one_file,
+        location=external_data_location,
+        size_threshold=external_data_size_threshold,
+    )
 
 
 def _check_location(location: str, target: Path) -> None:
