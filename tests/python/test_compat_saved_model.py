@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,12 @@ import onnxruntime.quantization.matmul_nbits_quantizer as their_quantizers
 import oracle
 import pytest
 from onnx import helper, numpy_helper
+from onnxruntime.quantization import onnx_model as their_model
 from onnxruntime.quantization import quantize as their_quantize
 
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime import onnx_model as ours_model
+from quantize_rs.compat.onnxruntime._saved_model import SavedModel
 
 
 def quantized(digits: Path) -> Any:
@@ -117,3 +122,101 @@ def test_a_configuration_of_weights_writes_external_data(tmp_path: Path) -> None
         names.append(sorted(path.name for path in folder.iterdir()))
         assert onnx.load(folder / "o.onnx").graph.node[0].op_type == "MatMulNBits"
     assert names[0] == names[1] == ["o.onnx", "o.onnx.data"]
+
+
+def both(digits: Path) -> tuple[ours_model.ONNXModel, Any]:
+    return ours_model.ONNXModel(onnx.load(digits)), their_model.ONNXModel(onnx.load(digits))
+
+
+def test_the_methods_are_those_of_theirs() -> None:
+    own, other = ours_model.ONNXModel, their_model.ONNXModel
+    public = {name for name in dir(other) if not name.startswith("_")}
+    assert public - {*dir(own)} == {"replace_gemm_with_matmul"}
+    assert issubclass(SavedModel, own)
+    for name in public & {*dir(own)}:
+        mine, yours = (inspect.signature(getattr(kind, name)) for kind in (own, other))
+        assert [*mine.parameters] == [*yours.parameters], name
+
+
+FOUND: list[Callable[[Any], Any]] = [
+    lambda model: model.find_graph_input("image"),
+    lambda model: model.find_graph_input("none"),
+    lambda model: model.find_graph_output("logits"),
+    lambda model: model.is_graph_input("image"),
+    lambda model: model.is_graph_input("logits"),
+    lambda model: model.is_graph_output("logits"),
+    lambda model: model.get_non_initializer_inputs(),
+    lambda model: model.get_initializer_name_set(),
+    lambda model: model.get_initializer("conv1.weight"),
+    lambda model: model.get_tensor_type("image"),
+    lambda model: model.get_tensor_type("logits"),
+    lambda model: model.get_tensor_type("none"),
+    lambda model: model.get_constant_value("conv1.bias"),
+    lambda model: model.get_constant_value("none"),
+    lambda model: model.input_name_to_nodes(),
+    lambda model: model.output_name_to_node(),
+    lambda model: model.get_children(model.nodes()[0]),
+    lambda model: model.get_children(model.nodes()[0], model.input_name_to_nodes()),
+    lambda model: model.get_parents(model.nodes()[1]),
+    lambda model: model.get_parents(model.nodes()[1], model.output_name_to_node()),
+    lambda model: model.get_parent(model.nodes()[1], 0),
+    lambda model: model.get_parent(model.nodes()[1], 9),
+    lambda model: model.get_parent(model.nodes()[0], 0),
+    lambda model: model.find_node_by_name("conv1", [], model.graph()),
+    lambda model: model.find_node_by_name("none", [model.nodes()[0]], model.graph()),
+    lambda model: model.get_largest_node_name_suffix("conv"),
+    lambda model: model.get_largest_node_name_suffix("other"),
+    lambda model: model.get_largest_initializer_name_suffix("conv"),
+    lambda model: model.find_nodes_by_initializer(model.graph(), model.initializer()[0]),
+]
+
+
+@pytest.mark.parametrize("find", FOUND)
+def test_what_is_found_is_what_theirs_find(digits: Path, find: Callable[[Any], Any]) -> None:
+    own, other = map(find, both(digits))
+    if isinstance(other, np.ndarray):
+        assert np.array_equal(own, other)
+    else:
+        assert own == other
+
+
+def rename(model: Any) -> None:
+    model.replace_input_of_all_nodes("relu1_out", "a")
+    model.replace_output_of_all_nodes("relu1_out", "a")
+    first, second = model.nodes()[:2]
+    model.replace_node_output(first, first.output[0], "b")
+    model.replace_node_input(second, second.input[0], "b")
+    model.replace_input_of_nodes("a", "c", {model.get_children(second)[0].name})
+    model.replace_output_of_nodes("a", "c", {second.name})
+
+
+def add_and_remove(model: Any) -> None:
+    value = numpy_helper.from_array(np.zeros(3, np.float32), "unread")
+    model.initializer_extend([value])
+    model.add_node(helper.make_node("Constant", [], ["never"], value=value))
+    model.remove_unused_constant()
+
+
+@pytest.mark.parametrize("change", [rename, add_and_remove])
+@pytest.mark.parametrize("external", [False, True])
+def test_changes_are_those_of_theirs(
+    digits: Path, tmp_path: Path, change: Any, external: bool
+) -> None:
+    before = onnx.load(digits)
+    found = []
+    for name, model in zip(("own", "other"), both(digits), strict=True):
+        (tmp_path / name).mkdir()
+        out = tmp_path / name / "o.onnx"
+        change(model)
+        model.save_model_to_file(out, external)
+        assert (tmp_path / name / "o.onnx.data").exists() == external
+        found.append(onnx.load(out))
+        for tensor in found[-1].graph.initializer:
+            tensor.ClearField("data_location")
+    assert found[0] == found[1]
+    assert (found[0].graph == before.graph) == (change is add_and_remove)
+
+
+def test_no_initializers_cannot_be_added(digits: Path) -> None:
+    with pytest.raises(ValueError, match="inits is empty"):
+        both(digits)[0].initializer_extend([])
