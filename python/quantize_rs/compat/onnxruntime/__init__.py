@@ -16,15 +16,14 @@ where those of onnxruntime return None.
 
 Submodules have the same names as in onnxruntime: ``calibrate``, ``quant_utils``, ``quantize``,
 ``shape_inference``, ``preprocess``, ``static_quantize_runner``, ``execution_providers.qnn``,
-``qdq_loss_debug``, ``matmul_nbits_quantizer``, ``matmul_bnb4_quantizer`` and ``registry``.
+``qdq_loss_debug``, ``matmul_nbits_quantizer``, ``matmul_bnb4_quantizer``, ``onnx_model``,
+``onnx_quantizer``, ``qdq_quantizer`` and ``registry``. A name of onnxruntime that is not in them
+raises an error that says what to use instead.
 """
 
 from __future__ import annotations
 
-import importlib
-import sys
-from typing import Any
-
+from ._elsewhere import hints
 from ._matmul_bnb4 import MatMulBnb4Quantizer
 from ._matmul_nbits import (
     DefaultWeightOnlyQuantConfig,
@@ -34,6 +33,7 @@ from ._matmul_nbits import (
     MatMulNBitsQuantizer,
     RTNWeightOnlyQuantConfig,
 )
+from ._quantizers import QDQQuantizer
 from .calibrate import (
     CalibraterBase,
     CalibrationDataReader,
@@ -68,6 +68,7 @@ __all__ = [
     "MatMulBnb4Quantizer",
     "MatMulNBitsQuantizer",
     "MinMaxCalibrater",
+    "QDQQuantizer",
     "QuantFormat",
     "QuantType",
     "QuantizationMode",
@@ -86,30 +87,12 @@ __all__ = [
     "write_calibration_table",
 ]
 
-# Names that have no equivalent here, and what to use instead.
-_ELSEWHERE = {
-    "QDQQuantizer": "quantize_static writes QDQ; `quantize_rs.open(model).plan()` shows each value",
-    "ONNXQuantizer": "quantize_static and quantize_dynamic do what it does",
-    "CudaQuantizer": "it packs weights for CUDA kernels, which this package does not write",
-}
-
 # Modules that are commands, imported when they are asked for: Python warns of a module that is
 # imported before ``python -m`` runs it.
 _COMMANDS = ("matmul_bnb4_quantizer", "matmul_nbits_quantizer")
 
+__getattr__ = hints(__name__, _COMMANDS)
+
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_COMMANDS})
-
-
-def __getattr__(name: str) -> Any:
-    """Import a command, or say what to use instead of a name that onnxruntime has."""
-    if name in _COMMANDS:
-        return importlib.import_module(f"{__name__}.{name}")
-    if name not in _ELSEWHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    what = f"{__name__} has no {name}: {_ELSEWHERE[name]}"
-    # The import system replaces an AttributeError by one of its own, without the text.
-    if sys._getframe(1).f_globals.get("__name__") == "importlib._bootstrap":
-        raise ImportError(what, name=__name__)
-    raise AttributeError(what)

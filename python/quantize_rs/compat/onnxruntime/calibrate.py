@@ -20,6 +20,7 @@ from ..._results.ranges import Ranges
 from ...errors import OptionError
 from . import _calibrator_options
 from ._choices import tensors_of, warn_idle, warn_providers
+from ._elsewhere import hints
 from ._packages import onnxruntime_package
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
 
@@ -36,6 +37,8 @@ __all__ = [
     "load_tensors_data",
     "save_tensors_data",
 ]
+
+__getattr__ = hints(__name__)
 
 
 StrPath: TypeAlias = str | os.PathLike[str]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ._command import model_parser, quantize_weights, truth
+from ._elsewhere import hints
 from ._matmul_nbits import (
     DefaultWeightOnlyQuantConfig,
     GPTQWeightOnlyQuantConfig,
@@ -25,6 +26,8 @@ __all__ = [
     "MatMulNBitsQuantizer",
     "RTNWeightOnlyQuantConfig",
 ]
+
+__getattr__ = hints(__name__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

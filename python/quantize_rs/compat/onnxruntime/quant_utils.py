@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, TypeVar
 from ..._inputs.files import write
 from ..._options import check
 from ..._transforms.infer_shapes import infer_shapes
+from ._elsewhere import hints
 from ._packages import onnx_package
 from ._tensors_data import save_tensors_data
 
@@ -23,6 +24,8 @@ __all__ = [
     "load_model_with_shape_infer",
     "write_calibration_table",
 ]
+
+__getattr__ = hints(__name__)
 
 _log = logging.getLogger("quantize_rs")
 

@@ -30,6 +30,7 @@ from ._choices import (
     without_subgraphs,
 )
 from ._config import DynamicQuantConfig, Providers, StaticQuantConfig, arguments, get_qdq_config
+from ._elsewhere import hints
 from ._matmul_nbits import MatMulNBitsQuantizer
 from ._ranges import Wanted
 from .calibrate import CalibrationMethod
@@ -43,6 +44,8 @@ __all__ = [
     "quantize_dynamic",
     "quantize_static",
 ]
+
+__getattr__ = hints(__name__)
 
 _log = logging.getLogger("quantize_rs")
 

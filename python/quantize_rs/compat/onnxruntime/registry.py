@@ -10,7 +10,11 @@ here, and adding one has no effect.
 
 from __future__ import annotations
 
+from ._elsewhere import hints
+
 __all__ = ["CommonOpsRegistry", "IntegerOpsRegistry", "QDQRegistry", "QLinearOpsRegistry"]
+
+__getattr__ = hints(__name__)
 
 CommonOpsRegistry = dict.fromkeys(["Gather", "Transpose", "EmbedLayerNormalization"])
 

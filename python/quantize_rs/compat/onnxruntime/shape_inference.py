@@ -12,10 +12,13 @@ from ..._inputs.model_source import ModelSource
 from ..._transforms.infer_shapes import infer_shapes
 from ..._transforms.optimize import optimize
 from ...errors import OptionError
+from ._elsewhere import hints
 from ._external_data import save_external
 from ._packages import onnx_package
 
 __all__ = ["quant_pre_process"]
+
+__getattr__ = hints(__name__)
 
 StrPath: TypeAlias = str | os.PathLike[str]
 
