@@ -197,3 +197,28 @@ def test_prepare_observe_convert_is_the_one_call(digits: Path, images: Path) -> 
         assert any("weights rounded with samples" in note for note in report.notes)
     with pytest.raises(errors.OptionError, match="weights is set by config"):
         quantize_rs.prepare(digits, modules, weights="int4")
+
+
+def test_aliases_of_options_are_known(digits: Path, images: Path) -> None:
+    modules = QConfigDict().set_global(QConfig(weight="int8")).set_module_type("Gemm", None)
+    expected = quantize_rs.prepare(digits, modules, exclude=["conv1.weight"])
+    for name in ("excluded_layers", "exclude_layers"):
+        left_out: dict[str, Any] = {name: ["conv1.weight"], "effort": "fast"}
+        prepared = quantize_rs.prepare(digits, modules, **left_out)
+        assert prepared.plan.values == expected.plan.values
+    assert quantize_rs.prepare(digits, modules, exclude=None, layer_bits=None).plan.values
+    with pytest.raises(OptionError, match="exclude and excluded_layers are the same option"):
+        quantize_rs.prepare(digits, modules, excluded_layers=["conv1"], exclude=["conv2"])
+    with pytest.raises(OptionError, match="weights is set by config"):
+        quantize_rs.prepare(digits, modules, precision="int4")
+
+    insert = quantize_rs.insert_fake_quant
+    made = insert(digits, None, images, limit=8, weights="int16")
+    for name in ("data", "samples"):
+        data: dict[str, Any] = {name: images}
+        given = data | {"calibration_samples": 8, "precision": "int16"}
+        assert insert(digits, None, **given).model == made.model
+        with pytest.raises(OptionError, match=f"{name} and calibration_data are the same option"):
+            insert(digits, None, images, **data)
+    with pytest.raises(OptionError, match="limit has no effect without calibration_data"):
+        insert(digits, None, calibration_samples=8)

@@ -12,7 +12,7 @@ from .default import is_default
 from .row import Needs, Row
 from .table import ALIASES, OPTIONS, canonical, unknown
 
-__all__ = ["Resolved", "resolve", "with_aliases"]
+__all__ = ["Resolved", "by_name", "resolve", "with_aliases"]
 
 # The functions, as errors call them, and the verb of the table that each of them is.
 _VERBS = {"quantize": "quantize", "quantize_with_calibration": "calibrate"}
@@ -128,6 +128,19 @@ def with_aliases(keywords: Mapping[str, Any], **parameters: Any) -> tuple[Any, .
         given[name] = called
         parameters[name] = value
     return tuple(parameters.values())
+
+
+def by_name(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords by the names of their options; one that is given twice is an error."""
+    found: dict[str, Any] = {}
+    given: dict[str, str] = {}
+    for called, value in keywords.items():
+        name = canonical(called)
+        if name in given:
+            what = f"{called} and {given[name]} are the same option: give one of them"
+            raise OptionError(what, option=name)
+        given[name], found[name] = called, value
+    return found
 
 
 def _takes(function: str, row: Row) -> bool:

@@ -13,11 +13,16 @@ from .._inputs.model_source import ModelSource
 from .._inputs.run import Run
 from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
+from .._options.resolve import with_aliases
+from .._options.table import canonical
 from .._results.ranges import Ranges
 from .._results.report import Report
 from ..errors import OptionError
 
 __all__ = ["insert_fake_quant"]
+
+# The parameters that have other names.
+_ALIASED = {"calibration_data", "limit", "weights"}
 
 
 def insert_fake_quant(
@@ -66,7 +71,8 @@ def insert_fake_quant(
     method, engine, limit, threads
         As in `Plan.calibrate`.
     **options
-        Other options of `Model.plan`: ``bits``, ``exclude``, ``layer_bits``, ``op_types``, ...
+        Other options of `Model.plan`: ``bits``, ``exclude``, ``layer_bits``, ``op_types``, ... and
+        other names of the parameters, as in `quantize_with_calibration`.
 
     Returns
     -------
@@ -93,6 +99,10 @@ def insert_fake_quant(
     >>> report.bytes_after < report.bytes_before / 3
     True
     """
+    own = {name: options.pop(name) for name in [*options] if canonical(name) in _ALIASED}
+    calibration_data, weights, limit = with_aliases(
+        own, calibration_data=calibration_data, weights=weights, limit=limit
+    )
     destination = writable(output, calibration_data, ranges, option="output")
     if ranges is not None and calibration_data is not None:
         what = "ranges come instead of calibration_data: give one of them"

@@ -17,6 +17,7 @@ from .._inputs.model_source import ModelSource
 from .._inputs.samples import CalibrationData
 from .._options import check
 from .._options.option_dict import ModuleConfigDict
+from .._options.resolve import by_name
 from .._results.ranges import Ranges
 from .._results.report import Report
 from ..errors import OptionError
@@ -233,8 +234,8 @@ def prepare(
     engine, threads
         As in `Plan.calibrate`.
     **options
-        Other options of `Model.plan`: ``per_channel=True``. Lists and dicts are added to those
-        of `config`.
+        Other options of `Model.plan`, or their aliases: ``per_channel=True``. Lists and dicts are
+        added to those of `config`.
 
     Returns
     -------
@@ -269,7 +270,9 @@ def prepare(
         whole = QConfig(activation="uint8") if config is None else config
         config = QConfigDict().set_global(whole)
     found = config.options(opened)
-    for option, more in options.items():
+    for option, more in by_name(options).items():
+        if more is None:
+            continue
         if option in ("layer_bits", "activation_types"):
             found[option] |= more
         elif option == "exclude":
