@@ -222,3 +222,12 @@ def test_aliases_of_options_are_known(digits: Path, images: Path) -> None:
             insert(digits, None, images, **data)
     with pytest.raises(OptionError, match="limit has no effect without calibration_data"):
         insert(digits, None, calibration_samples=8)
+
+
+def test_an_unknown_type_of_activations_is_refused(digits: Path, images: Path) -> None:
+    for data in (None, images):
+        with pytest.raises(OptionError, match=r"activations .*`nonsense`") as refused:
+            quantize_rs.insert_fake_quant(digits, None, data, activations="nonsense")
+        assert refused.value.option == "activations"
+    unused = quantize_rs.insert_fake_quant(digits, None, activations="uint16")
+    assert unused.model == quantize_rs.insert_fake_quant(digits, None).model

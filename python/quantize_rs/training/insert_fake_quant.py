@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from .. import _core
 from .._flow.model import open as open_model
 from .._flow.plan import delivered
 from .._inputs.engines import Engine
@@ -112,6 +113,10 @@ def insert_fake_quant(
         run = {"engine": engine != "auto", "limit": limit is not None}
         run |= {"threads": threads is not None, "method": method != "minmax"}
         check.reject_unused("without calibration_data", **run)
+    if not calibrated and activations is not None:
+        # The plan does not see it.
+        with check.rename_errors(dtype="activations"):
+            _core.dtype_of(activations)
     plan = open_model(model).plan(
         weights,
         activations if calibrated else None,
