@@ -244,3 +244,17 @@ class Feeds:
 
     def get_next(self) -> Any:
         return next(self.left, None)
+
+
+def test_samples_of_several_calls_count_together_in_warnings(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for count, said in ((24, True), (160, False)):
+        caplog.clear()
+        calibrater = ours.create_calibrator(DIGITS.model)
+        for part in np.array_split(np.load(DIGITS.calibration)[:count], 4):
+            calibrater.collect_data(part)
+        assert not caplog.records
+        calibrater.compute_data()
+        expected = [f"only {count} samples"] if said else []
+        assert [record.getMessage().partition(":")[0] for record in caplog.records] == expected

@@ -231,3 +231,31 @@ def test_an_unknown_type_of_activations_is_refused(digits: Path, images: Path) -
         assert refused.value.option == "activations"
     unused = quantize_rs.insert_fake_quant(digits, None, activations="uint16")
     assert unused.model == quantize_rs.insert_fake_quant(digits, None).model
+
+
+def test_warnings_about_samples_are_logged_once_for_all_batches(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    digits = quantize_rs.examples.digits()
+    for count, said in ((160, False), (24, True)):
+        caplog.clear()
+        prepared = quantize_rs.prepare(digits.model)
+        for batch in np.array_split(np.load(digits.calibration)[:count], 8):
+            prepared.observe(batch)
+        assert not caplog.records
+        report = prepared.convert(None)
+        logged = [record.getMessage() for record in caplog.records]
+        found = [text for text in logged if f"only {count} samples" in text]
+        assert len(found) == said
+        assert not any("only" in text for text in logged if text not in found)
+        # Each warning of the report is logged once.
+        assert sorted(logged) == sorted(report.warnings)
+
+
+def test_random_samples_are_said_to_be_random_once(
+    digits: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepared = quantize_rs.prepare(digits)
+    prepared.observe("random")
+    prepared.convert(None)
+    assert sum("random" in record.getMessage() for record in caplog.records) == 1

@@ -176,12 +176,15 @@ class Plan:
         *,
         keep: bool = False,
         shard: tuple[int, int] | None = None,
+        quiet: bool = False,
     ) -> Ranges:
+        """Run the model on samples; `quiet` logs no warnings, as for a part of the samples."""
         method = check.text("method", method, "the name of a method")
         part = None if shard is None else (*shard, True)
         with run.session() as begun:
             ranges = self._plan.calibrate(source, method, begun, keep, part)
-        warn_after_run(ranges.warnings)
+        if not quiet:
+            warn_after_run(ranges.warnings)
         return Ranges(ranges)
 
     def _rounded(self, ranges: Ranges, run: Run) -> Ranges:

@@ -14,7 +14,8 @@ from .._flow.plan import Plan, delivered
 from .._inputs.engines import Engine
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource
-from .._inputs.samples import CalibrationData
+from .._inputs.run import Run, warn_after_run
+from .._inputs.samples import CalibrationData, sample_source
 from .._options import check
 from .._options.option_dict import ModuleConfigDict
 from .._options.resolve import by_name
@@ -150,14 +151,15 @@ class CalibrationSession:
 
     plan: Plan
     _method: str
-    _run: Mapping[str, Any]
+    _run: Run
     _seen: Ranges | None = None
 
     def observe(self, batch: CalibrationData) -> None:
         """Run the model on samples and update the ranges of its activations.
 
         Earlier batches count as well, and their order does not matter: the statistics of all
-        batches add up exactly, the second moments that weights are rounded with included.
+        batches add up exactly, the second moments that weights are rounded with included. Warnings
+        about the samples are logged by `convert`, which has seen all of them.
 
         Parameters
         ----------
@@ -169,9 +171,11 @@ class CalibrationSession:
         CalibrationError, OptionError
             As in `Plan.calibrate`.
         """
+        source = sample_source(batch, "samples", self.plan._plan.model)
         # As a shard the batch keeps its second moments, which `convert` rounds weights with.
-        seen = self.plan.calibrate(batch, shard="1/1", **self._run)
-        self._seen = seen if self._seen is None else self._seen.merge(seen)
+        seen = self.plan._calibrate(source, self._run, "minmax", shard=(1, 1), quiet=True)
+        before = self._seen
+        self._seen = seen if before is None else Ranges(before._ranges.merge(seen._ranges))
 
     @property
     def ranges(self) -> Ranges | None:
@@ -203,7 +207,10 @@ class CalibrationSession:
             The file cannot be written.
         """
         destination = writable(output_path)
-        return delivered(self.plan.apply(self.ranges), destination)
+        ranges = self.ranges
+        if ranges is not None:
+            warn_after_run(ranges._ranges.warnings)
+        return delivered(self.plan.apply(ranges), destination)
 
     def __repr__(self) -> str:
         """Show how many samples were observed."""
@@ -282,7 +289,7 @@ def prepare(
             raise OptionError(what, option=option)
         else:
             found[option] = more
-    run = {"engine": engine, "threads": threads}
+    run = Run(engine, None, threads, None)
     return CalibrationSession(opened.plan(**found), method, run)
 
 

@@ -13,7 +13,7 @@ from ..._flow.model import open as open_model
 from ..._inputs.files import writable
 from ..._inputs.model_source import ModelSource
 from ..._inputs.row_sources import is_end
-from ..._inputs.run import Run, warn
+from ..._inputs.run import Run, warn_after_run
 from ..._inputs.samples import sample_source
 from ..._options import check
 from ..._results.ranges import Ranges
@@ -150,7 +150,6 @@ class CalibraterBase:
         self._plan = plan._plan.observing(types)
         self._symmetric = symmetric
         self._ranges: Ranges | None = None
-        self._warned: set[str] = set()
 
     def set_execution_providers(self, execution_providers: Any = None) -> None:
         """Warn of providers other than the CPU, where samples run."""
@@ -190,7 +189,7 @@ class CalibraterBase:
         """Do nothing: the session is made when there are samples."""
 
     def collect_data(self, data_reader: Any) -> None:
-        """Run samples; those of several calls count together."""
+        """Run samples; those of several calls count together, in warnings too."""
         source = sample_source(
             data_reader,
             "data_reader",
@@ -198,14 +197,11 @@ class CalibraterBase:
         )
         with Run("auto", None, None, None).session() as begun:
             core = self._plan.calibrate(source, self._method, begun, keep=False)
-        # Each stride would say the same.
-        warn(said for said in core.warnings if said not in self._warned)
-        self._warned.update(core.warnings)
-        found = Ranges(core)
-        self._ranges = found if self._ranges is None else self._ranges.merge(found)
+        before = self._ranges
+        self._ranges = Ranges(core if before is None else before._ranges.merge(core))
 
     def compute_data(self) -> TensorsData:
-        """Return the range of each value.
+        """Return the range of each value, and log warnings about the samples.
 
         Raises
         ------
@@ -215,6 +211,7 @@ class CalibraterBase:
         if self._ranges is None:
             what = "compute_data needs samples: call collect_data(reader) first"
             raise OptionError(what, option="data_reader")
+        warn_after_run(self._ranges._ranges.warnings)
         found = {}
         for name, (low, high) in self._ranges.values.items():
             if self._symmetric:
