@@ -100,3 +100,17 @@ def test_the_command_of_blocks_takes_the_arguments_of_onnxruntime(
         assert caught.value.code == 2
     with pytest.raises(SystemExit, match="error: weight_type is `int99`"):
         made("--bits", "99")
+
+
+@pytest.mark.parametrize("module", [*COMMANDS, "preprocess", "static_quantize_runner"])
+def test_a_command_says_in_one_line_what_went_wrong(module: str, tmp_path: Path) -> None:
+    flags = ["--input_model", "--output_model"]
+    if module == "preprocess":
+        flags = ["--input", "--output"]
+    elif module == "static_quantize_runner":
+        flags = ["--input_model_path", "--output_quantized_model_path"]
+    done = command(module, flags[0], tmp_path / "none.onnx", flags[1], tmp_path / "out.onnx")
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "none.onnx" in line

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from ...errors import QuantizeError
 
-__all__ = ["model_parser", "quantize_weights", "truth"]
+__all__ = ["model_parser", "quantize_weights", "reported_errors", "truth"]
 
 
 def model_parser(description: str) -> argparse.ArgumentParser:
@@ -25,16 +26,23 @@ def model_parser(description: str) -> argparse.ArgumentParser:
 
 def quantize_weights(given: argparse.Namespace, make: Callable[[], Any]) -> None:
     """Quantize the model of a command, and write it with external data, as onnxruntime does."""
-    try:
+    with reported_errors():
         if Path(given.output_model).exists():
             sys.exit(f"error: {given.output_model} already exists")
         quantizer = make()
         quantizer.process()
         report = quantizer.model.save_model_to_file(given.output_model, True)
-    except (QuantizeError, OSError) as error:
-        sys.exit(f"error: {error}")
     if given.verbose:
         sys.stdout.write(f"{report}\n")
+
+
+@contextmanager
+def reported_errors() -> Iterator[None]:
+    """End the command with one line that says what went wrong."""
+    try:
+        yield
+    except (QuantizeError, OSError) as error:
+        sys.exit(f"error: {error}")
 
 
 def truth(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from ._command import truth
+from ._command import reported_errors, truth
 from .shape_inference import quant_pre_process
 
 __all__ = ["quant_pre_process"]
@@ -34,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--external_data_location")
     parser.add_argument("--external_data_size_threshold", type=int, default=1024)
     given = vars(parser.parse_args(arguments))
-    quant_pre_process(given.pop("input"), given.pop("output"), **given)
+    with reported_errors():
+        quant_pre_process(given.pop("input"), given.pop("output"), **given)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ import argparse
 import importlib
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..._flow.model import open as open_model
-from ...errors import CalibrationError, OptionError, QuantizeError
+from ...errors import CalibrationError, OptionError
+from ._command import reported_errors
 from ._packages import onnx_package
 from .calibrate import CalibrationDataReader, CalibrationMethod
 from .quant_utils import QuantFormat, QuantType
@@ -98,7 +98,7 @@ class OnnxModelCalibrationDataReader(CalibrationDataReader):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Quantize a model with the samples beside it; the options are those of onnxruntime."""
     given = _parser().parse_args(arguments)
-    try:
+    with reported_errors():
         quantize_static(
             given.input_model_path,
             given.output_quantized_model_path,
@@ -112,8 +112,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             calibrate_method=_METHODS[given.calibration_method],
             extra_options=_extra_options(given),
         )
-    except (QuantizeError, OSError) as error:
-        sys.exit(f"error: {error}")
 
 
 def _parser() -> argparse.ArgumentParser:
