@@ -19,7 +19,7 @@ from quantize_rs.compat import onnxruntime as ours
 from quantize_rs.compat.onnxruntime import calibrate
 from quantize_rs.compat.onnxruntime._extra import EXTRA
 from quantize_rs.compat.onnxruntime.execution_providers import qnn
-from quantize_rs.errors import OptionError
+from quantize_rs.errors import CalibrationError, OptionError
 
 DIGITS = quantize_rs.examples.digits()
 
@@ -258,3 +258,40 @@ def test_samples_of_several_calls_count_together_in_warnings(
         calibrater.compute_data()
         expected = [f"only {count} samples"] if said else []
         assert [record.getMessage().partition(":")[0] for record in caplog.records] == expected
+
+
+def test_a_calibrater_has_the_attributes_of_theirs(tmp_path: Path) -> None:
+    where = tmp_path / "augmented.onnx"
+    found = [
+        module.create_calibrator(
+            Path(DIGITS.model), ["Conv"], where, extra_options={"symmetric": True}
+        )
+        for module in (ours, theirs)
+    ]
+    for name in ("op_types_to_calibrate", "augmented_model_path", "symmetric", "per_channel"):
+        assert getattr(found[0], name) == getattr(found[1], name), name
+    for name in ("use_external_data_format", "execution_providers"):
+        assert getattr(found[0], name) == getattr(found[1], name), name
+    own, other = (calibrater.model.graph for calibrater in found)
+    # Theirs has further nodes, which find the ranges.
+    assert {node.name for node in own.node} <= {node.name for node in other.node}
+    assert {value.name for value in other.value_info} <= {it.name for it in own.value_info}
+    found[0].set_execution_providers(["CUDAExecutionProvider"])
+    assert found[0].execution_providers == ["CUDAExecutionProvider"]
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_no_samples_are_a_value_error_as_in_theirs(tmp_path: Path, cached: bool) -> None:
+    calibrater = ours.create_calibrator(DIGITS.model)
+    with pytest.raises(ValueError, match="no calibration samples") as caught:
+        calibrater.collect_data(iter([]))
+    assert isinstance(caught.value, CalibrationError)
+    assert caught.value.category == "no_samples"
+    cache = tmp_path / "c.json" if cached else None
+    with pytest.raises(ValueError, match="no calibration samples"):
+        ours.quantize_static(
+            DIGITS.model, tmp_path / "o.onnx", iter([]), calibration_cache_path=cache
+        )
+    with pytest.raises(CalibrationError, match="expects float32") as other:
+        calibrater.collect_data(np.zeros((1, 3), np.float32))
+    assert not isinstance(other.value, ValueError)

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime.quantization.matmul_nbits_quantizer as their_quantizers
 import oracle
 import pytest
+from graphs import built
 from onnx import helper, numpy_helper
 from onnxruntime.quantization import onnx_model as their_model
 from onnxruntime.quantization import quantize as their_quantize
@@ -220,3 +221,42 @@ def test_changes_are_those_of_theirs(
 def test_no_initializers_cannot_be_added(digits: Path) -> None:
     with pytest.raises(ValueError, match="inits is empty"):
         both(digits)[0].initializer_extend([])
+
+
+def test_a_quantizer_has_the_attributes_of_theirs(digits: Path) -> None:
+    proto = onnx.load(digits)
+    given: dict[str, Any] = {"block_size": 32, "is_symmetric": True, "nodes_to_exclude": ["fc1"]}
+    own = ours.MatMulNBitsQuantizer(proto, accuracy_level=4, **given)
+    other = their_quantizers.MatMulNBitsQuantizer(proto, accuracy_level=4, **given)
+    names = ["bits", "block_size", "is_symmetric", "accuracy_level", "model_path"]
+    for name in [*names, "nodes_to_exclude", "nodes_to_include"]:
+        assert getattr(own, name) == getattr(other, name), name
+    for name in ("algorithm", "bits", "block_size", "is_symmetric", "accuracy_level"):
+        assert getattr(own.algo_config, name) == getattr(other.algo_config, name), name
+    config = ours.HQQWeightOnlyQuantConfig()
+    assert ours.MatMulNBitsQuantizer(str(digits), algo_config=config).algo_config is config
+    assert ours.MatMulNBitsQuantizer(str(digits)).model_path == str(digits)
+
+
+@pytest.mark.parametrize("kind", ["nbits", "bnb4"])
+def test_the_model_is_there_before_it_is_quantized(digits: Path, kind: str) -> None:
+    proto = onnx.load(digits)
+    proto.graph.node[0].name = "changed"
+    quantizer: Any = ours.MatMulNBitsQuantizer(proto, block_size=32)
+    if kind == "bnb4":
+        proto = onnx.load_from_string(decoder_of_products())
+        quantizer = ours.MatMulBnb4Quantizer(proto, 1, 64, nodes_to_exclude=iter(["none"]))
+        assert (quantizer.quant_type, quantizer.block_size) == (1, 64)
+        assert quantizer.nodes_to_exclude == {"none"}
+    before = quantizer.model
+    assert isinstance(before, ours_model.ONNXModel)
+    assert before.model == proto
+    assert before.model is not proto
+    quantizer.process()
+    assert quantizer.model is not before
+    assert any("MatMul" in node.op_type for node in quantizer.model.nodes())
+
+
+def decoder_of_products() -> bytes:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    return built(nodes, {"w": np.ones((64, 64))}, ["n", 64])

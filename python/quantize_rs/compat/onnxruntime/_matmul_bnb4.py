@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
+from ..._options import check
 from ...errors import OptionError
 from ._applied import applied
 from ._choices import names_of, nodes_of, rename_plan_errors
@@ -68,7 +69,10 @@ class MatMulBnb4Quantizer(WeightQuantizer):
         if quant_type not in names:
             what = f"quant_type is {quant_type!r}, expected 0 (FP4) or 1 (NF4)"
             raise OptionError(what, option="quant_type")
-        opened = open_model(model)
+        nodes_to_exclude = check.names("nodes_to_exclude", nodes_to_exclude)
+        self.quant_type, self.block_size = quant_type, block_size
+        self.nodes_to_exclude = set(nodes_to_exclude)
+        self._opened = opened = open_model(model)
         with rename_plan_errors():
             self._plan = opened.plan(
                 names[quant_type],

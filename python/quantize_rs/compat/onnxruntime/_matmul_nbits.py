@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..._flow.model import Model
 from ..._flow.model import open as open_model
 from ..._inputs.model_source import ModelSource
 from ..._options import check
@@ -21,7 +22,9 @@ from ._choices import (
     rename_plan_errors,
     warn_idle,
 )
+from ._packages import onnx_package
 from ._saved_model import SavedModel
+from .onnx_model import ONNXModel
 from .quant_utils import QuantFormat
 
 __all__ = [
@@ -135,21 +138,25 @@ class KQuantWeightOnlyQuantConfig:
 
 
 class WeightQuantizer:
-    """What the quantizers of weights share: the model after `process`."""
+    """What the quantizers of weights share: the model, before and after `process`."""
 
-    _saved: SavedModel | None = None
+    _saved: ONNXModel | None = None
+    _opened: Model
 
     @property
-    def model(self) -> SavedModel:
-        """The model after `process`.
+    def model(self) -> ONNXModel:
+        """The model after `process`; before it a copy of the given one.
+
+        Changes of that copy are not quantized.
 
         Raises
         ------
-        OptionError
-            `process` was not called yet.
+        MissingPackageError
+            `process` was not called yet, and the package onnx is not installed.
         """
         if self._saved is None:
-            raise OptionError("model is only available after process()", option="model")
+            onnx = onnx_package("model before process()")
+            self._saved = ONNXModel(onnx.load_from_string(self._opened._model.to_bytes()))
         return self._saved
 
 
@@ -216,6 +223,26 @@ class MatMulNBitsQuantizer(WeightQuantizer):
         algo_config: Any = None,
     ) -> None:
         """Open the model and plan; `process` quantizes it."""
+        nodes_to_exclude = check.names("nodes_to_exclude", nodes_to_exclude)
+        nodes_to_include = check.names("nodes_to_include", nodes_to_include)
+        # The attributes that onnxruntime's class has, for scripts that read them.
+        self.model_path = model if isinstance(model, str) else None
+        self.bits, self.block_size = bits, block_size
+        self.is_symmetric, self.accuracy_level = is_symmetric, accuracy_level
+        self.nodes_to_exclude = set(nodes_to_exclude)
+        self.nodes_to_include = set(nodes_to_include) or None
+        self.algo_config = algo_config
+        if algo_config is None:
+            self.algo_config = DefaultWeightOnlyQuantConfig(
+                block_size,
+                is_symmetric,
+                accuracy_level,
+                quant_format,
+                op_types_to_quantize,
+                quant_axes,
+                bits,
+                channel_wised_quantize,
+            )
         _check_axes(quant_axes)
         method, layer_bits = None, {}
         self._samples: Any = None
@@ -239,7 +266,7 @@ class MatMulNBitsQuantizer(WeightQuantizer):
             what = "channel_wised_quantize is for QuantFormat.QDQ: MatMulNBits has blocks"
             raise OptionError(what, option="channel_wised_quantize")
         kind = "int" if is_symmetric or blocks else "uint"
-        opened = open_model(model)
+        self._opened = opened = open_model(model)
         known = names_of(opened)
         met = nodes_of("customized_weight_config", layer_bits, known)
         layer_bits = {name: layer_bits[name] for name in met}

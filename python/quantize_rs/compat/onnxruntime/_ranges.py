@@ -21,7 +21,7 @@ from ...errors import CalibrationError, OptionError
 from ._choices import name_of
 from ._overrides import Overrides
 from ._tensors_data import METHODS, TensorsData, load_tensors_data
-from .calibrate import CalibrationMethod
+from .calibrate import CalibrationMethod, no_samples_as_value_error
 
 __all__ = ["Wanted"]
 
@@ -117,11 +117,13 @@ class Wanted:
             raise OptionError(what, option="calibration_data_reader")
         samples = _strided(reader, self.stride) if self.stride else reader
         if cache is None:
-            return plan.calibrate(samples, method=self.method)
+            with no_samples_as_value_error():
+                return plan.calibrate(samples, method=self.method)
         make_folder(cache)
         # A cache serves calls with other options, which may quantize other values.
         all_values = dataclasses.replace(plan, _plan=plan._plan.observing_all())
-        ranges = all_values.calibrate(samples, method=self.method)
+        with no_samples_as_value_error():
+            ranges = all_values.calibrate(samples, method=self.method)
         ranges.save(cache)
         return ranges
 

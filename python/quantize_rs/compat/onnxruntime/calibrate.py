@@ -6,6 +6,7 @@ import enum
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -17,11 +18,12 @@ from ..._inputs.run import Run, warn_after_run
 from ..._inputs.samples import sample_source
 from ..._options import check
 from ..._results.ranges import Ranges
-from ...errors import OptionError
+from ..._transforms.infer_shapes import infer_shapes
+from ...errors import CalibrationError, OptionError
 from . import _calibrator_options
 from ._choices import tensors_of, warn_idle, warn_providers
 from ._elsewhere import hints
-from ._packages import onnxruntime_package
+from ._packages import onnx_package, onnxruntime_package
 from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
 
 __all__ = [
@@ -93,6 +95,21 @@ class CalibrationDataReader(ABC):
         return callable(getattr(kind, "get_next", None)) or NotImplemented
 
 
+class NoSamplesError(CalibrationError, ValueError):
+    """There are no samples; onnxruntime raises a ValueError."""
+
+
+@contextmanager
+def no_samples_as_value_error() -> Iterator[None]:
+    """Let the error of no samples also be a ValueError, as in onnxruntime."""
+    try:
+        yield
+    except CalibrationError as error:
+        if error.category != "no_samples":
+            raise
+        raise NoSamplesError(*error.args, category=error.category) from None
+
+
 class CalibraterBase:
     """Finds the ranges of activations: `collect_data` takes samples, `compute_data` gives ranges.
 
@@ -136,7 +153,9 @@ class CalibraterBase:
         per_channel: bool = False,
     ) -> None:
         """Open the model and plan what is observed."""
-        del use_external_data_format
+        self.op_types_to_calibrate, self.symmetric = op_types_to_calibrate, symmetric
+        self.per_channel, self.use_external_data_format = per_channel, use_external_data_format
+        self.execution_providers: Any = ["CPUExecutionProvider"]
         if per_channel:
             what = "per_channel is set, but activations have one range"
             raise OptionError(what, option="per_channel")
@@ -148,12 +167,25 @@ class CalibraterBase:
         self._names = tensors_of(model)[1]
         plan = model.plan(activations="uint8", passes=["widen_floats"], weight_algorithm="nearest")
         self._plan = plan._plan.observing(types)
-        self._symmetric = symmetric
         self._ranges: Ranges | None = None
 
     def set_execution_providers(self, execution_providers: Any = None) -> None:
-        """Warn of providers other than the CPU, where samples run."""
+        """Store the providers, and warn of others than the CPU, where samples run."""
         warn_providers(execution_providers)
+        self.execution_providers = execution_providers
+
+    @cached_property
+    def model(self) -> Any:
+        """An ``onnx.ModelProto`` of the model with the shapes of all values.
+
+        Raises
+        ------
+        MissingPackageError
+            The package onnx is not installed.
+        """
+        onnx = onnx_package("model as an onnx.ModelProto")
+        source = self._model.path or self._model._model.to_bytes()
+        return onnx.load_from_string(infer_shapes(source).model)
 
     def augment_graph(self) -> None:
         """Write a copy of the model to `augmented_model_path`, if it is given.
@@ -189,13 +221,19 @@ class CalibraterBase:
         """Do nothing: the session is made when there are samples."""
 
     def collect_data(self, data_reader: Any) -> None:
-        """Run samples; those of several calls count together, in warnings too."""
+        """Run samples; those of several calls count together, in warnings too.
+
+        Raises
+        ------
+        CalibrationError
+            There are no samples, which is a ValueError too, or they do not fit the model.
+        """
         source = sample_source(
             data_reader,
             "data_reader",
             self._plan.model,
         )
-        with Run("auto", None, None, None).session() as begun:
+        with no_samples_as_value_error(), Run("auto", None, None, None).session() as begun:
             core = self._plan.calibrate(source, self._method, begun, keep=False)
         before = self._ranges
         self._ranges = Ranges(core if before is None else before._ranges.merge(core))
@@ -214,7 +252,7 @@ class CalibraterBase:
         warn_after_run(self._ranges._ranges.warnings)
         found = {}
         for name, (low, high) in self._ranges.values.items():
-            if self._symmetric:
+            if self.symmetric:
                 high = max(abs(low), abs(high))
                 low = -high
             # The end of a 16-bit model in float32.

@@ -368,7 +368,8 @@ def quantize(model_input: ModelSource, model_output: StrPath, quant_config: Any)
     if hasattr(quant_config, "algorithm"):
         quantizer = MatMulNBitsQuantizer(model_input, algo_config=quant_config)
         quantizer.process()
-        return quantizer.model.save_model_to_file(model_output, use_external_data_format=True)
+        report: Report = quantizer.model.save_model_to_file(model_output, True)
+        return report
     if hasattr(quant_config, "calibration_data_reader"):
         given = arguments(quant_config, StaticQuantConfig)
         return quantize_static(model_input, model_output, **given)
