@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import onnxruntime.quantization as theirs
 import oracle
 import pytest
 from onnx import helper
+from onnxruntime.quantization import calibrate as their_calibrate
 from readers import Reader
 
 import quantize_rs
 from quantize_rs.compat import onnxruntime as ours
+from quantize_rs.compat.onnxruntime import calibrate as ours_calibrate
 from quantize_rs.errors import CalibrationError, OptionError
 
 Options = dict[str, Any]
@@ -227,3 +230,25 @@ def test_saved_ranges_that_do_not_fit_are_refused(
         ours.quantize_static(digits, out, None, calibration_cache_path=saved)
     assert caught.value.value == "image"
     assert not out.exists()
+
+
+def test_ranges_of_a_smoothed_model_are_refused(digits: Path, images: Path, tmp_path: Path) -> None:
+    made = ours.create_calibrator(digits)
+    made.collect_data(Reader(images))
+    data, saved, out = made.compute_data(), tmp_path / "s.json", tmp_path / "o.onnx"
+    for smooth in (True, False):
+        ours.save_tensors_data(data, saved, smooth_quant=smooth)
+        found = json.loads(saved.read_text())
+        assert found["smooth_quant"] == smooth
+        assert found == json.loads(json.dumps(found, cls=ours_calibrate.CalibrationCacheEncoder))
+        assert len(theirs.load_tensors_data(saved).data) == len(data)
+    ours.save_tensors_data(data, saved, smooth_quant=True)
+    with pytest.raises(CalibrationError, match="of a model that SmoothQuant changed"):
+        ours.quantize_static(digits, out, None, calibration_cache_path=saved)
+
+
+def test_the_encoder_writes_what_theirs_writes() -> None:
+    content: Any = {"a": np.zeros(2, np.float32), "m": their_calibrate.CalibrationMethod.MinMax}
+    own, other = ours_calibrate.CalibrationCacheEncoder, their_calibrate.CalibrationCacheEncoder
+    written = [json.loads(json.dumps(content, cls=encoder)) for encoder in (own, other)]
+    assert written[0] == written[1]

@@ -9,7 +9,7 @@
 >>> report.ratio > 3
 True
 
-Names, order and defaults of arguments are those of onnxruntime 1.31. The written models differ: see
+Names, order and defaults of arguments are those of onnxruntime 1.32. The written models differ: see
 ``docs/migrating-from-onnxruntime.md``. An option that is not supported raises an error with its
 name. `quantize_static`, `quantize_dynamic`, `quantize` and ``save_model_to_file`` return a `Report`
 where those of onnxruntime return None.

@@ -92,6 +92,9 @@ class Wanted:
         if METHODS.get(self.method.partition(":")[0]) != found and found != "Distribution":
             what = f"{cache} has ranges of {found}, which are not those of calibrate_method"
             raise CalibrationError(f"calibration_cache_path: {what}", value=str(cache))
+        if data.smooth_quant:
+            what = f"{cache} has the ranges of a model that SmoothQuant changed"
+            raise CalibrationError(f"calibration_cache_path: {what}", value=str(cache))
         model, known, ends = plan._plan.model, {*plan._plan.model.values()}, {}
         for name, value in data.items():
             # Some values of a 16-bit model are computed in float32 here.

@@ -14,7 +14,13 @@ from ..._inputs.files import make_folder, write
 from ..._results.ranges import Ranges
 from ...errors import CalibrationError, OptionError
 
-__all__ = ["TensorData", "TensorsData", "load_tensors_data", "save_tensors_data"]
+__all__ = [
+    "CalibrationCacheEncoder",
+    "TensorData",
+    "TensorsData",
+    "load_tensors_data",
+    "save_tensors_data",
+]
 
 # The names of `CalibrationMethod`, by those of methods here.
 METHODS = {
@@ -95,6 +101,8 @@ class TensorsData:
     def __init__(self, calibration_method: Any, data: Mapping[str, Any]) -> None:
         """Take `TensorData` by name, or ``(lowest, highest)``."""
         self.calibration_method = calibration_method
+        # Whether a file said that the ranges are those of a model that SmoothQuant changed.
+        self.smooth_quant = False
         self.data: dict[str, TensorData] = {}
         for name, value in data.items():
             if not isinstance(name, str):
@@ -152,7 +160,9 @@ class TensorsData:
         if isinstance(method, Mapping):
             method = CalibrationMethod[str(method["value"]).rsplit(".", 1)[-1]]
         data = found["data"].items()
-        return cls(method, {name: TensorData.from_dict(_dict(value)) for name, value in data})
+        made = cls(method, {name: TensorData.from_dict(_dict(value)) for name, value in data})
+        made.smooth_quant = bool(found.get("smooth_quant"))
+        return made
 
 
 def _dict(value: Any) -> Mapping[str, Any]:
@@ -182,8 +192,21 @@ def plain(value: Any) -> Any:
     raise TypeError(f"JSON has no {type(value).__name__}")
 
 
-def save_tensors_data(tensors_data: Any, path: str | os.PathLike[str]) -> None:
+class CalibrationCacheEncoder(json.JSONEncoder):
+    """Writes arrays, numbers of numpy, data of values and enums as JSON, with ``json.dump``."""
+
+    def default(self, o: Any) -> Any:
+        """Return what stands for an object that JSON does not have."""
+        return plain(o)
+
+
+def save_tensors_data(
+    tensors_data: Any, path: str | os.PathLike[str], *, smooth_quant: bool = False
+) -> None:
     """Write the data of values as JSON, as onnxruntime stores it, and make the folder.
+
+    `smooth_quant` is stored with it: whether the ranges are those of a model that SmoothQuant
+    changed. `quantize_static` does not take such ranges.
 
     Raises
     ------
@@ -191,7 +214,10 @@ def save_tensors_data(tensors_data: Any, path: str | os.PathLike[str]) -> None:
         The file cannot be written; nothing is left behind.
     """
     make_folder(path)
-    write(path, json.dumps(tensors_data, default=plain))
+    content = tensors_data
+    if isinstance(tensors_data, TensorsData):
+        content = tensors_data.to_dict() | {"smooth_quant": smooth_quant}
+    write(path, json.dumps(content, cls=CalibrationCacheEncoder))
 
 
 def load_tensors_data(path: str | os.PathLike[str]) -> TensorsData:

@@ -24,10 +24,17 @@ from . import _calibrator_options
 from ._choices import tensors_of, warn_idle, warn_providers
 from ._elsewhere import hints
 from ._packages import onnx_package, onnxruntime_package
-from ._tensors_data import TensorData, TensorsData, load_tensors_data, save_tensors_data
+from ._tensors_data import (
+    CalibrationCacheEncoder,
+    TensorData,
+    TensorsData,
+    load_tensors_data,
+    save_tensors_data,
+)
 
 __all__ = [
     "CalibraterBase",
+    "CalibrationCacheEncoder",
     "CalibrationDataReader",
     "CalibrationMethod",
     "EntropyCalibrater",
@@ -172,7 +179,7 @@ class CalibraterBase:
     def set_execution_providers(self, execution_providers: Any = None) -> None:
         """Store the providers, and warn of others than the CPU, where samples run."""
         warn_providers(execution_providers)
-        self.execution_providers = execution_providers
+        self.execution_providers = execution_providers or ["CPUExecutionProvider"]
 
     @cached_property
     def model(self) -> Any:
