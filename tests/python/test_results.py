@@ -229,3 +229,34 @@ def test_values_of_a_plan_can_be_found_by_what_they_are(plan: Plan) -> None:
     biases = [value for value in plan if value.qtype == "int32"]
     assert biases
     assert all(value.source and "×" in value.source for value in biases)
+
+
+def test_the_command_of_a_result_is_the_call(digits: Path, images: Path) -> None:
+    small = digits.with_name("q.onnx")
+    quantize_rs.quantize(digits, small)
+    models, noise = f"{str(digits)!r}, {str(small)!r}", "num_samples=4, seed=9"
+    run: dict[str, Any] = {"num_samples": 4, "seed": 9}
+    found: Any = quantize_rs.compare(
+        digits, small, "random", latency=False, engine="tract", threads=1, **run
+    )
+    options = f"latency=False, engine='tract', {noise}, threads=1"
+    assert found.origin.command == f"quantize_rs.compare({models}, 'random', {options})"
+    found = quantize_rs.compare(
+        digits, small, images, np.zeros(200, int), metric="top5", runs=2, limit=None
+    )
+    options = "labels=<ndarray of shape (200,)>, metric='top5', runs=2"
+    assert found.origin.command == f"quantize_rs.compare({models}, {str(images)!r}, {options})"
+    found = quantize_rs.layer_errors(digits, small, "random", engine="tract", **run)
+    options = f"engine='tract', {noise}"
+    assert found.origin.command == f"quantize_rs.layer_errors({models}, 'random', {options})"
+    found = quantize_rs.sensitivity(
+        digits, data="random", metric="mse", all_but_one=True, excluded_layers=["conv1"], **run
+    )
+    options = f"metric='mse', all_but_one=True, exclude=['conv1'], {noise}"
+    assert found.origin.command == (
+        f"quantize_rs.sensitivity({str(digits)!r}, 'random', {options})"
+    )
+    found = quantize_rs.sensitivity(digits, per_channel=True)
+    assert found.origin.command == f"quantize_rs.sensitivity({str(digits)!r}, per_channel=True)"
+    found = quantize_rs.sensitivity(digits, images, "sqnr", limit=2)
+    assert found.origin.command.endswith(f"({str(digits)!r}, {str(images)!r}, limit=2)")

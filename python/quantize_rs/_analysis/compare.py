@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from .. import _core
 from .._flow.model import Model
-from .._flow.origin import stamped
+from .._flow.origin import not_defaults, stamped
 from .._inputs.engines import Engine
 from .._inputs.labels import labels_of
 from .._inputs.model_source import ModelSource, core_model
@@ -136,5 +136,20 @@ def compare(
     with Run(engine, limit, threads, progress).session("comparing") as begun:
         found = result(Comparison, _core.compare(*models, source, options, begun))
     warn(found.warnings)
-    given = {"labels": labels, "scores": scores, "limit": limit}
+    given = not_defaults(
+        compare,
+        labels=labels,
+        scores=scores,
+        metric=metric,
+        latency=latency,
+        runs=runs,
+        latency_threads=latency_threads,
+        engine=engine,
+        limit=limit,
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        threads=threads,
+        progress=progress,
+    )
     return stamped(found, "compare", (original, quantized, data), given, data)

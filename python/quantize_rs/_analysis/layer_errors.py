@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import _core
 from .._flow.model import Model
-from .._flow.origin import stamped
+from .._flow.origin import not_defaults, stamped
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource, core_model
 from .._inputs.progress import Callback
@@ -88,5 +88,14 @@ def layer_errors(
     )
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = result(LayerErrors, _core.layer_errors(*models, source, begun))
-    given = {"limit": limit}
+    given = not_defaults(
+        layer_errors,
+        engine=engine,
+        limit=limit,
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        threads=threads,
+        progress=progress,
+    )
     return stamped(found, "layer_errors", (original, quantized, data), given, data)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from .. import _core
 from .._flow.model import Model
 from .._flow.model import open as open_model
-from .._flow.origin import stamped
+from .._flow.origin import not_defaults, stamped
 from .._flow.plan import Plan
 from .._inputs.engines import Engine
 from .._inputs.model_source import ModelSource
@@ -140,6 +140,26 @@ def sensitivity(
         shown |= {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused("without data", **run, **noise, **shown)
     asked = model
+    given = not_defaults(
+        sensitivity,
+        metric=metric,
+        labels=labels,
+        scores=scores,
+        all_but_one=all_but_one,
+        ranges=ranges,
+        weights=weights,
+        activations=activations,
+        per_channel=per_channel,
+        exclude=exclude,
+        resume=resume,
+        engine=engine,
+        limit=limit,
+        num_samples=num_samples,
+        sample_shape=sample_shape,
+        seed=seed,
+        threads=threads,
+        progress=progress,
+    )
     if isinstance(model, Plan):
         unused = {"weights": weights is not None, "activations": not is_default(activations)}
         unused |= {"per_channel": per_channel is not None, "exclude": exclude is not None}
@@ -161,7 +181,7 @@ def sensitivity(
                 f"{what}: without data only weights can be analyzed, one by one", option=what
             )
         weights_alone = result(Sensitivity, _core.weight_sensitivity(model._plan))
-        return stamped(weights_alone, "sensitivity", (asked,), {}, None)
+        return stamped(weights_alone, "sensitivity", (asked,), given, None)
     source = sample_source(
         data,
         "data",
@@ -177,12 +197,6 @@ def sensitivity(
     known = None if given_ranges is None else given_ranges._ranges
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = _core.sensitivity(model._plan, known, source, options, own, begun)
-    given: dict[str, object] = {
-        "metric": None if metric == "sqnr" else metric,
-        "labels": labels,
-        "scores": scores,
-        "limit": limit,
-    }
     return stamped(result(Sensitivity, found), "sensitivity", (asked, data), given, data)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from .._inputs.samples import CalibrationData, is_noise, path_of
@@ -13,7 +14,7 @@ from .._results.layer_errors import LayerErrors
 from .._results.report import Report
 from .._results.sensitivity import Sensitivity
 
-__all__ = ["stamped"]
+__all__ = ["not_defaults", "stamped"]
 
 R = TypeVar("R", Comparison, LayerErrors, Report, Sensitivity)
 
@@ -35,6 +36,22 @@ def stamped(
     outcome = found._outcome.with_origin(command=command, samples=samples)
     origin = dataclasses.replace(found.origin, command=command, samples=samples)
     return dataclasses.replace(found, _outcome=outcome, origin=origin)
+
+
+def not_defaults(function: Callable[..., object], **arguments: object) -> dict[str, object]:
+    """Return the arguments of a call that are not the defaults of the function."""
+    parameters = inspect.signature(function).parameters
+    return {
+        name: value
+        for name, value in arguments.items()
+        if not _same(value, parameters[name].default)
+    }
+
+
+def _same(value: object, default: object) -> bool:
+    """Compare what may be an array, which has no single truth, with a default."""
+    plain = isinstance(value, str | bool | int | float)
+    return value is default or (plain and value == default)
 
 
 def _samples(data: CalibrationData) -> str:
