@@ -11,6 +11,7 @@ use super::layers::Layer;
 use super::measure::FloatPass;
 use crate::analysis::recorded::RecordedValues;
 use crate::calibrate::engine::{Engine, Sample, Session, ValueSink};
+use crate::graph::fingerprint::fingerprint;
 use crate::graph::{Graph, ValueId};
 use crate::{CalibrationError, Ranges};
 
@@ -53,9 +54,12 @@ pub(super) fn candidates(
     found
 }
 
-/// Runs models with another engine, and records some values for each sample.
+/// Runs models with another engine, and records some values of one of them for each sample.
 pub(super) struct RecordingEngine<'a> {
     engine: &'a dyn Engine,
+    /// The fingerprint of this model. Methods are compared by quantized models, whose values have
+    /// the same names.
+    model: String,
     names: Vec<String>,
     store: Arc<Store>,
 }
@@ -95,14 +99,16 @@ impl Store {
 }
 
 impl<'a> RecordingEngine<'a> {
-    /// Records `names`, or nothing if they need more than `room` bytes.
+    /// Records `names` of the model with this fingerprint, or nothing if they need more than `room`
+    /// bytes.
     pub(super) fn new(
         engine: &'a dyn Engine,
+        model: String,
         names: Vec<String>,
         room: usize,
     ) -> RecordingEngine<'a> {
         let kept = Mutex::new(Some(StoredSamples::default()));
-        RecordingEngine { engine, names, store: Arc::new(Store { room, kept }) }
+        RecordingEngine { engine, model, names, store: Arc::new(Store { room, kept }) }
     }
 
     /// The values of these samples that were recorded while `ranges` were computed; `None` if a
@@ -128,7 +134,7 @@ impl Engine for RecordingEngine<'_> {
         observed: &[String],
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
-        if self.names.is_empty() {
+        if self.names.is_empty() || fingerprint(model) != self.model {
             return self.engine.prepare(model, observed, sample);
         }
         let more = self.names.iter().filter(|name| !observed.contains(name));

@@ -56,7 +56,7 @@ pub(super) fn lending<'a>(
         names = candidates(&graph, &order, &layers, |id| can_be_kept(&graph, &float, id));
         names.extend(outputs(model, model)?.0);
     }
-    Ok(RecordingEngine::new(engine, names.into_iter().collect(), CACHE_BYTES))
+    Ok(RecordingEngine::new(engine, plan.model.clone(), names.into_iter().collect(), CACHE_BYTES))
 }
 
 /// Whether a value is a float value that a node computes, and not a constant.
