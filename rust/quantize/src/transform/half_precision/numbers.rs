@@ -16,6 +16,8 @@ use crate::graph::elements::to_f32;
 pub(super) struct Numbers<'s> {
     /// Floats that are whole numbers, such as positions and sizes.
     pub(super) whole: HashSet<&'s str>,
+    /// Floats that are small whole numbers, such as those of a mask, which have large sums.
+    pub(super) small: HashSet<&'s str>,
     /// Floats that may be larger than the type holds.
     pub(super) large: HashSet<&'s str>,
     /// The largest magnitude of floats that are bounded whatever the inputs of the model are.
@@ -68,27 +70,16 @@ impl<'s> Numbers<'s> {
                 self.large.extend(made);
             }
         }
-        if makes_whole_numbers(scope, node) {
-            self.whole.extend(made);
+        let first = node.input.first().map(String::as_str);
+        match first.filter(|_| node.op_type == "Cast" && node.is_onnx()).map(|it| scope.dtype(it)) {
+            Some(Some(DataType::Bool | DataType::Int8 | DataType::UInt8)) => {
+                self.small.extend(made);
+            }
+            Some(Some(dtype)) if !dtype.is_float() => self.whole.extend(made),
+            _ => {}
+        }
+        if ops::moves(node) && first.is_some_and(|name| self.small.contains(name)) {
+            self.small.extend(made);
         }
     }
-}
-
-/// Whether a node turns integers that 16 bits do not hold exactly into floats.
-fn makes_whole_numbers(scope: &Scope<'_>, node: &NodeProto) -> bool {
-    let wide = |dtype| {
-        !matches!(
-            dtype,
-            DataType::Bool
-                | DataType::Int8
-                | DataType::UInt8
-                | DataType::Float16
-                | DataType::BFloat16
-                | DataType::Float
-                | DataType::Double
-        )
-    };
-    node.op_type == "Cast"
-        && node.is_onnx()
-        && node.input.first().and_then(|name| scope.dtype(name)).is_some_and(wide)
 }

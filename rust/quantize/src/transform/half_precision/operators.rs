@@ -47,6 +47,16 @@ impl OperatorRow {
 const ONNX_ROWS: &[OperatorRow] = &[
     // It would read 16 bits instead of 32.
     OperatorRow::of("BitCast", Never, Never),
+    // ONNX Runtime has no kernels for 16 bits on a CPU, or expands them with float32.
+    OperatorRow::of("AffineGrid", Never, Never),
+    OperatorRow::of("BlackmanWindow", Never, Never),
+    OperatorRow::of("EyeLike", Never, Never),
+    OperatorRow::of("HammingWindow", Never, Never),
+    OperatorRow::of("HannWindow", Never, Never),
+    OperatorRow::of("RandomNormal", Never, Never),
+    OperatorRow::of("RandomNormalLike", Never, Never),
+    OperatorRow::of("RandomUniform", Never, Never),
+    OperatorRow::of("RandomUniformLike", Never, Never),
     OperatorRow::of("Celu", Never, Never),
     OperatorRow::of("Compress", Since(1), Since(28)),
     OperatorRow::of("ConcatFromSequence", Never, Never),
@@ -69,9 +79,6 @@ const ONNX_ROWS: &[OperatorRow] = &[
     OperatorRow::of("OptionalHasElement", Never, Never),
     OperatorRow::of("QLinearConv", Never, Never),
     OperatorRow::of("QLinearMatMul", Never, Never),
-    // ONNX Runtime has no kernels of the two for 16 bits on a CPU.
-    OperatorRow::of("RandomNormal", Never, Never),
-    OperatorRow::of("RandomUniform", Never, Never),
     OperatorRow::of("Range", Never, Never),
     // The region and the scales; before opset 11 the scales are input 1.
     OperatorRow::with("Resize", &[1, 2], &[]),
@@ -261,6 +268,34 @@ const OF_WHOLE_NUMBERS: &[&str] = &["Cos", "Exp", "Log", "Sin"];
 /// Whether a node computes a small number from a position.
 pub(super) fn is_of_whole_numbers(node: &NodeProto) -> bool {
     node.is_onnx() && OF_WHOLE_NUMBERS.contains(&node.op_type.as_str())
+}
+
+/// Operators whose results differ if whole numbers are rounded: comparisons, choices and sums.
+const EXACT: &[&str] = &[
+    "ArgMax",
+    "ArgMin",
+    "CumSum",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "Less",
+    "LessOrEqual",
+    "ReduceL1",
+    "ReduceMax",
+    "ReduceMin",
+    "ReduceSum",
+    "Sum",
+    "TopK",
+];
+
+/// Whether a node compares whole numbers, chooses among them or adds them.
+pub(super) fn is_exact(node: &NodeProto) -> bool {
+    node.is_onnx() && EXACT.contains(&node.op_type.as_str())
+}
+
+/// Whether a node counts: the sum of many small numbers is a large one.
+pub(super) fn counts(node: &NodeProto) -> bool {
+    node.is_onnx() && matches!(node.op_type.as_str(), "CumSum" | "ReduceSum")
 }
 
 /// Operators whose results often leave the range of float16: squares, sums, exponentials.

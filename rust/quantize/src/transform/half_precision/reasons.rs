@@ -193,10 +193,15 @@ fn constant(at: &Candidate<'_, '_>, input: usize, name: &str) -> Option<KeptReas
 fn whole_numbers(at: &Candidate<'_, '_>) -> Option<KeptReason> {
     let arithmetic = ops::is_elementwise(at.node)
         || ops::moves(at.node)
+        || ops::is_exact(at.node)
         || ops::is_of_whole_numbers(at.node)
         || multiplies_by_few(at);
     let computed: Vec<&str> = at.computed().collect();
-    let whole = !computed.is_empty() && computed.iter().all(|name| at.numbers.whole.contains(name));
+    let is_whole = |name: &&str| {
+        let counted = ops::counts(at.node) && at.numbers.small.contains(name);
+        counted || at.numbers.whole.contains(name)
+    };
+    let whole = !computed.is_empty() && computed.iter().all(is_whole);
     (arithmetic && whole).then_some(KeptReason::WholeNumbers)
 }
 
