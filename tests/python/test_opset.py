@@ -46,6 +46,7 @@ def test_every_step_of_every_operator_is_known() -> None:
     known = {name: [since, *steps] for name, (since, steps) in table().items()}
     # Of ONNX Runtime, which has it in the domain of ONNX.
     assert known.pop("SimplifiedLayerNormalization") == [1]
+    assert known["LayerNormalization"].pop(0) == 1
     assert known == {name: sorted(versions) for name, versions in schemas().items()}
 
 
@@ -461,3 +462,23 @@ def test_passes_see_the_addends_of_opset_6_as_those_of_newer_models() -> None:
 def test_a_result_that_needs_no_newer_opset_keeps_its_own() -> None:
     report = quantize_rs.quantize(convolutions_with_addends(6), None, weights="float16")
     assert onnx.load_from_string(report.model).opset_import[0].version == 6
+
+
+@pytest.mark.parametrize("opset", [11, 14])
+def test_the_normalization_of_onnx_runtime_is_converted(opset: int) -> None:
+    """It is in the domain of ONNX, and was there before ONNX had one."""
+    rng = np.random.default_rng(0)
+    constants = {
+        "g": np.ones(32, np.float32),
+        "b": np.zeros(32, np.float32),
+        "w": rng.normal(size=(32, 8)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("LayerNormalization", ["x", "g", "b"], ["n"], axis=-1, epsilon=1e-5),
+        helper.make_node("MatMul", ["n", "w"], ["y"]),
+    ]
+    before = _model(nodes, {"x": [4, 32]}, ["y"], opset, constants).SerializeToString()
+    report = quantize_rs.quantize(before, None, bits=4, block_size=16)
+    assert report.model is not None
+    x = {"x": rng.normal(size=(4, 32)).astype(np.float32)}
+    assert oracle.sqnr(oracle.ort(before, x), oracle.ort(report.model, x)) > 15

@@ -221,7 +221,8 @@ const OPERATORS: &[Operator] = &[
     row("IsNaN", 9, &[same(13), same(20)]),
     row("LRN", 1, &[same(13)]),
     row("LSTM", 1, &[by(7, legacy::whole_sequence), same(14), same(22)]),
-    row("LayerNormalization", 17, &[]),
+    // Before opset 17 it is that of ONNX Runtime, which has it in the domain of ONNX.
+    row("LayerNormalization", 1, &[same(17)]),
     row("LeakyRelu", 1, &[by(6, legacy::in_place), same(16)]),
     row("Less", 1, &[by(7, legacy::broadcast), same(9), same(13)]),
     row("LessOrEqual", 12, &[same(16)]),
