@@ -237,7 +237,7 @@ def test_a_squeeze_of_an_empty_list_of_axes_stays() -> None:
         helper.make_node("Expand", ["one", "s"], ["ones"]),
         helper.make_node("Add", ["b", "ones"], ["y"]),
     ]
-    constants = {"axes": np.zeros(0, np.int64), "one": np.ones(1, np.float32)}
+    constants: dict[str, Any] = {"axes": np.zeros(0, np.int64), "one": np.ones(1, np.float32)}
     model = built(nodes, constants, [1, 3, 1])
     made, _ = optimized(model)
     x = np.arange(3, dtype=np.float32).reshape(1, 3, 1)
@@ -274,7 +274,7 @@ def test_values_of_a_loop_differ_between_iterations() -> None:
         helper.make_node("Expand", ["before", "s"], ["wide"]),
         helper.make_node("Neg", ["wide"], ["y"]),
     ]
-    constants = {
+    constants: dict[str, Any] = {
         "count": np.array(1, np.int64),
         "first": np.zeros(1, np.int64),
         "start": np.ones((1, 4), np.float32),
@@ -284,3 +284,19 @@ def test_values_of_a_loop_differ_between_iterations() -> None:
     x = np.ones((1, 4), np.float32)
     (expected,), (found,) = (oracle.ort(it, {"x": x}) for it in (model, made.SerializeToString()))
     assert found.shape == expected.shape == (2, 4)
+
+
+@pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1])
+def test_the_far_end_of_a_slice_with_a_negative_step_is_left_to_the_runtime(end: int) -> None:
+    """ONNX Runtime reads it as the end in the direction of the step."""
+    nodes = [
+        helper.make_node("Slice", ["k", "start", "end", "axis", "step"], ["part"]),
+        helper.make_node("Mul", ["x", "part"], ["y"]),
+    ]
+    numbers = {"start": [4], "end": [end], "axis": [1], "step": [-3]}
+    constants: dict[str, Any] = {name: np.array(it, np.int64) for name, it in numbers.items()}
+    model = built(nodes, constants | {"k": normal(2, 6)}, [2, 1])
+    made, _ = optimized(model)
+    x = np.ones((2, 1), np.float32)
+    (expected,), (found,) = (oracle.ort(it, {"x": x}) for it in (model, made.SerializeToString()))
+    np.testing.assert_array_equal(found, expected)

@@ -6,6 +6,7 @@ use super::elements::{tensor, values, width};
 use super::views::{View, common, spread};
 use super::{Call, Evaluate, axis_of};
 use crate::graph::constants::ints;
+use crate::util::axes::span;
 
 pub(super) const ALL: &[(&str, Evaluate)] = &[
     ("Reshape", reshape),
@@ -121,15 +122,10 @@ fn slice(call: &Call<'_>) -> Option<Tensor> {
         if length == 0 {
             continue;
         }
+        let count = span(length, *start, *end, *step)?;
         let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
         let (first, last) = if *step > 0 { (0, length) } else { (-1, length - 1) };
         let start = from_end(*start).clamp(first.max(0), last.max(0));
-        let end = from_end(*end).clamp(first, last);
-        let count = match step {
-            0 => return None,
-            1.. => (end - start).max(0).checked_add(step - 1)? / step,
-            _ => (start - end).max(0).checked_sub(step.checked_add(1)?)? / step.checked_neg()?,
-        };
         let stride = view.strides[axis];
         offset += start * i64::try_from(stride).ok()?;
         view.shape[axis] = usize::try_from(count).ok()?;

@@ -5,7 +5,7 @@ use quantize_rs_onnx::DataType;
 use super::{BOOL, Call, INT64, SAME, Shape, ShapeRule, Type, all, as_first, one};
 use crate::graph::infer::call::Given;
 use crate::graph::infer::dim::Dim;
-use crate::util::axes::axis_of;
+use crate::util::axes::{axis_of, span};
 
 const WITH_POSITIONS: &[Type] = &[Type::Input(0), Type::Is(DataType::Int64)];
 
@@ -95,22 +95,6 @@ impl Cut {
         let picked = span(length, start, end, step)?;
         Some(if picked < 0 { call.unknown() } else { Dim::Fixed(picked) })
     }
-}
-
-/// The number of elements that a slice selects from `length` elements.
-pub(in crate::graph::infer) fn span(length: i64, start: i64, end: i64, step: i64) -> Option<i64> {
-    let from_end = |at: i64| if at < 0 { at.saturating_add(length) } else { at };
-    let (start, end) = (from_end(start), from_end(end));
-    let (start, end) = match step {
-        1.. => (start.clamp(0, length), end.clamp(0, length)),
-        0 => return None,
-        _ => (start.clamp(0, (length - 1).max(0)), end.clamp(-1, length - 1)),
-    };
-    let distance = if step > 0 { end - start } else { start - end };
-    let step = i64::try_from(step.unsigned_abs()).ok()?;
-    // Slices of an empty axis are empty, also with a negative step.
-    let distance = if length == 0 { 0 } else { distance.max(0) };
-    Some(distance / step + i64::from(distance % step > 0))
 }
 
 fn compress(call: &Call<'_, '_>) -> Option<Shape> {

@@ -22,7 +22,6 @@ use std::sync::LazyLock;
 use quantize_rs_onnx::{DataType, NodeProto, canonical_domain};
 
 pub(super) use generators::axes as axes_of_shape;
-pub(super) use indexing::span;
 
 use super::call::Call;
 use super::fact::{Fact, Shape};
