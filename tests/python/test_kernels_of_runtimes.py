@@ -258,3 +258,39 @@ def test_a_gemm_whose_bias_is_a_row_runs_on_integers() -> None:
     for optimized in (False, True):
         found = oracle.ort(report.model, samples[0], optimized=optimized)
         assert oracle.sqnr(oracle.ort(source, samples[0]), found) > 30
+
+
+@pytest.mark.parametrize(
+    ("attributes", "scales"),
+    [
+        pytest.param({"mode": "cubic"}, [1, 1, 0.5, 0.5], id="smaller"),
+        pytest.param({"mode": "cubic"}, [1, 1, 2, 0.5], id="one axis smaller"),
+        pytest.param({"mode": "cubic", "exclude_outside": 1}, [1, 1, 2, 2], id="excludes"),
+        pytest.param({"mode": "cubic"}, [1, 1, 2, 2], id="larger"),
+        pytest.param({"mode": "linear"}, [1, 1, 0.5, 0.5], id="linear"),
+    ],
+)
+@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
+def test_a_resize_between_convolutions_is_loaded(
+    attributes: dict[str, Any], scales: list[float], between: bool, output_format: str
+) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], "first"),
+        helper.make_node("Resize", ["a", "", "s"], ["b"], **attributes),
+        helper.make_node("Relu", ["b"], ["c"]),
+        helper.make_node("Conv", ["c" if between else "b", "v"], ["y"], "second"),
+    ]
+    if not between:
+        del nodes[2]
+    constants = {"w": floats(8, 4, 3, 3), "v": floats(4, 8, 1, 1, seed=1)}
+    scales_of = np.array(scales, np.float32)
+    data = model(nodes, [1, 4, 18, 18], 19, **constants, s=scales_of)
+    x = {"x": floats(1, 4, 18, 18, seed=2)}
+    report = quantize_rs.quantize_with_calibration(
+        data, None, x, output_format=output_format, target="x86-avx2", check="none"
+    )
+    assert report.model is not None
+    for optimized in (False, True):
+        found = oracle.ort(report.model, x, optimized=optimized)
+        assert oracle.sqnr(oracle.ort(data, x), found) > 20

@@ -6,7 +6,7 @@ use quantize_rs_onnx::DataType;
 use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::ort_int8_workarounds::writes_type;
+use super::ort_int8_workarounds::{follows_resize, writes_type};
 use super::{Decision, KeepReason};
 use crate::graph::ops::{IntegerSupport, OpRule, Slot};
 use crate::graph::uses;
@@ -145,6 +145,10 @@ impl ActivationContext<'_, '_> {
         }
         if beside == QType::Int8 && graph.nodes[node].op_type == "MatMul" && self.is_vector(input) {
             return Err("its input is an int8 vector, which ONNX Runtime may not load");
+        }
+        // A runtime for accelerators fuses nothing around it.
+        if self.profile.placement != Placement::OpInputs && follows_resize(graph, node, input) {
+            return Err("ONNX Runtime may not load a Resize like that between integer Convs");
         }
         let operator_alone = integer == IntegerSupport::OperatorAlone;
         if operator_alone && beside != QType::UInt8 {

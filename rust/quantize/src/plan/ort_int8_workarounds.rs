@@ -10,6 +10,10 @@
 //! It replaces a `Conv`, `Gemm` or `MatMul` between quantized values by its operator on integers,
 //! which takes no weights of 2 bits, so that it does not load the model (observed in 1.32). It does
 //! not replace a `Gemm` or `MatMul` whose weight has blocks, nor a `Conv` whose filter is reshaped.
+//!
+//! It computes convolutions on integers with the channels last, and moves transpositions through
+//! a `Resize` between them. If that is cubic and makes an axis shorter, keeps the aspect ratio of
+//! some axes, or crops, it does not load the model, or its results are wrong (observed in 1.32).
 
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::Model;
@@ -18,8 +22,10 @@ use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
 use super::rules::Context;
 use super::{Consumers, Decision, ValuePlan};
+use crate::graph::constants::fixed;
+use crate::graph::elements::to_f32;
 use crate::graph::ops;
-use crate::graph::{Graph, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
 
 /// The first opset in which `QuantizeLinear` has an attribute for the type of the integers.
 const SAYS_TYPE: i64 = 21;
@@ -71,6 +77,39 @@ pub(super) fn is_read_by(graph: &Graph<'_>, value: ValueId, op_types: &[&str]) -
         let node = graph.nodes[reader.node];
         node.is_onnx() && op_types.contains(&node.op_type.as_str())
     })
+}
+
+/// Whether a node is a `Conv` after a `Resize` that ONNX Runtime cannot compute with the channels
+/// last.
+pub(super) fn follows_resize(graph: &Graph<'_>, node: usize, input: ValueId) -> bool {
+    let mut value = input;
+    while let Producer::Node { node: made_by, .. } = graph.values[value].producer
+        && graph.nodes[node].op_type == "Conv"
+    {
+        let proto = graph.nodes[made_by];
+        match (proto.op_type.as_str(), graph.input(made_by, 0)) {
+            ("Resize", _) => return needs_channels_first(graph, made_by),
+            ("Clip" | "LeakyRelu" | "Relu" | "Sigmoid", Some(before)) => value = before,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// Whether a `Resize` needs the order of the axes that it has.
+fn needs_channels_first(graph: &Graph<'_>, resize: usize) -> bool {
+    /// The input with the scales.
+    const SCALES: usize = 2;
+    let proto = graph.nodes[resize];
+    let is = |attribute: &str, value: &[u8]| {
+        proto.attribute(attribute).is_some_and(|found| found.s.as_deref() == Some(value))
+    };
+    let scales = graph.input(resize, SCALES).and_then(|value| to_f32(&fixed(graph, value)?));
+    let grows = scales.is_some_and(|all| !all.is_empty() && all.iter().all(|scale| *scale >= 1.0));
+    is("coordinate_transformation_mode", b"tf_crop_and_resize")
+        || is("keep_aspect_ratio_policy", b"not_larger")
+        || is("keep_aspect_ratio_policy", b"not_smaller")
+        || is("mode", b"cubic") && (!grows || proto.int("exclude_outside", 0) != 0)
 }
 
 /// Whether ONNX Runtime would write the type of the values that it quantizes.
