@@ -110,8 +110,11 @@ pub(super) fn samples_with(
     let Some(count) = columns.first().map(|column| column.samples) else {
         return Err(mismatch("the model has no inputs"));
     };
-    if let Some(other) = columns.iter().find(|column| column.samples != count) {
-        let each = columns.iter().map(|c| format!("`{}` {}", c.rows.what, c.samples));
+    // A limit does not hide that they differ.
+    let whole = |column: &Column| column.rows.shape.first().map_or(0, |rows| rows / column.step);
+    let all = columns.first().map_or(0, whole);
+    if let Some(other) = columns.iter().find(|column| whole(column) != all) {
+        let each = columns.iter().map(|c| format!("`{}` {}", c.rows.what, whole(c)));
         let each: Vec<String> = each.collect();
         let message = format!("the arrays have different numbers of samples: {}", each.join(", "));
         return Err(mismatch(message).at_value(&other.rows.what));
