@@ -85,7 +85,7 @@ impl Sensitivity {
             (_, true) => "leaving it alone in float gives".to_owned(),
         };
         let below = self.layers.iter().filter(|layer| layer.score < CLOSE_DB).count();
-        let others = if in_decibels {
+        let others = if in_decibels && !self.all_but_one {
             format!(
                 "; {below} of {} layers are below {CLOSE_DB} dB of signal-to-quantization-noise \
                  ratio (SQNR), from which on an output is close to that of the float model",
@@ -106,14 +106,18 @@ impl Sensitivity {
         );
         let name = &worst.name;
         let mut next = Vec::new();
-        if grade != Grade::Good {
+        if self.all_but_one && grade == Grade::Good {
+            next.push(origin.said(&format!(
+                "leave that layer in float, and quantize all others: exclude=[\"{name}\"]"
+            )));
+        } else if grade != Grade::Good {
             next.push(origin.said(&format!(
                 "leave the most sensitive layers in float: exclude=[\"{name}\"]; or let \
                  min_sqnr={} choose them",
                 if in_decibels { missed(worst.score) } else { USABLE_DB }
             )));
         }
-        if grade == Grade::Good {
+        if !self.all_but_one && grade == Grade::Good {
             next.push("no layer has to stay float: quantize all of them".to_owned());
         }
         if self.metric == Metric::Weight {
