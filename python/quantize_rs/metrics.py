@@ -1,9 +1,10 @@
 """Metrics of outputs, for `compare` and for the accuracy criteria of `quantize`.
 
 A metric is a function ``metric(outputs, samples) -> float``. `outputs` is a list with a dict of
-float32 arrays for each sample, by output name; `samples` is a list with the inputs. It is called
-with the outputs of the float model and with those of the quantized one. Functions of this module
-make the usual ones; some have names: ``metric="top5"``.
+float32 arrays for each sample, by output name: the float outputs, and for a model without any those
+of integers and booleans, as floats. `samples` is a list with the inputs. It is called with the
+outputs of the float model and with those of the quantized one. Functions of this module make the
+usual ones; some have names: ``metric="top5"``.
 
 >>> import numpy as np
 >>> import quantize_rs

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::integer_outputs::CastOutputs;
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
-use super::output_deviation::{Compared, OutputComparer, accuracy, row};
+use super::output_deviation::{Compared, OutputComparer, accuracy, of_metrics, row};
 use super::output_metric::MetricHandle;
 use super::outputs::{listed, outputs, same_inputs, scored};
 use super::recorded::First;
@@ -111,7 +111,11 @@ pub fn compare(
         let outputs: Vec<OutputRow> =
             observed.iter().enumerate().map(|(index, name)| row(name, index, &seen)).collect();
         let accuracy = match &options.metric {
-            Some(metric) => Some(metric.accuracy(&observed, &kept)?),
+            Some(metric) => {
+                let all = observed.iter().chain(integers.iter().map(|(name, _)| name));
+                let all: Vec<String> = all.cloned().collect();
+                Some(metric.accuracy(of_metrics(&all, observed.len()), &kept)?)
+            }
             None => accuracy(&observed, &scored, &seen, options)?,
         };
         let mut go_on = || (control.progress)(Progress::of(count, Some(count)));

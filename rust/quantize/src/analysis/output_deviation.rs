@@ -182,6 +182,9 @@ impl ValueSink for OutputComparer<'_> {
             return;
         };
         let (wanted_shape, wanted) = &self.wanted[output];
+        if self.keeps {
+            self.found[output] = (shape.to_vec(), values.to_vec());
+        }
         if let Some(cast) = output.checked_sub(self.scored.len()) {
             self.equal[cast].add(wanted, values);
             return;
@@ -198,10 +201,13 @@ impl ValueSink for OutputComparer<'_> {
             found.channels = ChannelErrors::of(shape, &of(wanted), &of(values));
         }
         self.now[output] = found;
-        if self.keeps {
-            self.found[output] = (shape.to_vec(), values.to_vec());
-        }
     }
+}
+
+/// The outputs that a metric gets, of float outputs and of those that are cast to float: the float
+/// ones, and all others of a model without any.
+pub(super) fn of_metrics(names: &[String], floats: usize) -> &[String] {
+    if floats == 0 { names } else { &names[..floats] }
 }
 
 /// The error of a value that has another shape in the quantized model.
@@ -217,14 +223,16 @@ impl ValueObserver for OutputComparer<'_> {
         self.mask = PaddingMask::of(sample).map(Arc::new);
         self.wanted = vec![Value::default(); self.observed.len()];
         self.now = vec![OutputDeviation::default(); self.scored.len()];
-        self.found = vec![Value::default(); self.scored.len()];
+        self.found = vec![Value::default(); self.observed.len()];
     }
 
     fn finish(&mut self, sample: &Sample) -> Result<(), CalibrationError> {
         if self.keeps {
-            let (mut original, quantized) =
+            let (mut original, mut quantized) =
                 (mem::take(&mut self.wanted), mem::take(&mut self.found));
-            original.truncate(self.scored.len());
+            let count = of_metrics(self.observed, self.scored.len()).len();
+            original.truncate(count);
+            quantized.truncate(count);
             let outputs = SampleOutputs { sample: sample.clone(), original, quantized };
             self.kept.push((self.number, outputs));
         }

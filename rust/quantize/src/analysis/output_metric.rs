@@ -10,7 +10,8 @@ use crate::report::Accuracy;
 /// A value: shape and elements.
 pub type OutputValue = (Vec<usize>, Vec<f32>);
 
-/// A sample, and the float outputs that both models have for it.
+/// A sample, and the float outputs that both models have for it; for models without any, those of
+/// integers and booleans, as floats.
 #[derive(Clone, Debug)]
 pub struct SampleOutputs {
     /// The sample.

@@ -49,6 +49,15 @@ pub(crate) fn outputs(
     Ok((floats, others))
 }
 
+/// Refuses a required SQNR for a model without a float output.
+pub(crate) fn needs_float_output(model: &Model) -> Result<(), QuantizeError> {
+    if !outputs(model, model)?.0.is_empty() {
+        return Ok(());
+    }
+    let what = "needs a float output, and the model has none: give a metric and max_accuracy_drop";
+    Err(QuantizeError::option("min_sqnr", what))
+}
+
 /// For each output: whether its highest scores are compared.
 pub(super) fn scored(
     original: &Model,

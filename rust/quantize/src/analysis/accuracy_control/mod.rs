@@ -10,7 +10,8 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 
 use crate::analysis::latency::how_to_be_faster;
-use crate::analysis::{all_of, not_finite, outputs, speed};
+use crate::analysis::outputs::needs_float_output;
+use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::{Control, Progress, round_weights};
@@ -99,10 +100,8 @@ pub fn quantize_with_accuracy_control(
 ) -> Result<Quantized, QuantizeError> {
     while_unchanged(&[model], || {
         options.check()?;
-        if options.criteria.min_sqnr.is_some() && outputs(model, model)?.0.is_empty() {
-            let what = "needs a float output, and the model has none: give a metric and \
-                        max_accuracy_drop";
-            return Err(QuantizeError::option("min_sqnr", what));
+        if options.criteria.min_sqnr.is_some() {
+            needs_float_output(model)?;
         }
         let begun = Instant::now();
         let samples = all_of(samples)?;

@@ -8,13 +8,14 @@ use quantize_rs_onnx::Model;
 
 use super::{Goal, Measured, MixedPrecision, result::ActivationWidth};
 use crate::analysis::SliceSamples;
+use crate::analysis::compare::compare_outputs;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{StagedProgress, calibrate};
 use crate::error::QuantizeErrorKind;
 use crate::report::worst_sqnr;
 use crate::{
-    CompareOptions, Config, Method, MetricHandle, PreprocessedModel, QuantizeError, Ranges, compare,
+    CompareOptions, Config, Method, MetricHandle, PreprocessedModel, QuantizeError, Ranges,
 };
 
 /// The most samples that activations are ranked on: more cost time and hardly change the order.
@@ -146,7 +147,7 @@ impl ActivationSolver<'_, '_> {
             let found = self.measured(&made, some)?;
             ranked.push(Ranked { name: name.clone(), sqnr_db: worst_sqnr(&found.outputs) });
         }
-        // Equal outputs have no SQNR.
+        // Outputs that are all 0 have no SQNR.
         let gain = |value: &Ranked| value.sqnr_db.unwrap_or(f64::INFINITY);
         ranked.sort_by(|one, other| gain(other).total_cmp(&gain(one)));
         Ok(ranked)
@@ -192,8 +193,9 @@ impl ActivationSolver<'_, '_> {
         let given = &mut SliceSamples(samples.iter());
         let options = CompareOptions { metric: self.metric.cloned(), ..CompareOptions::default() };
         let (model, made, engine) = (self.model, made.model(), self.engine);
-        let found =
-            self.stages.next(|control| compare(model, made, engine, given, &options, control))?;
+        let found = self
+            .stages
+            .next(|control| compare_outputs(model, made, engine, given, &options, control))?;
         let (outputs, accuracy, engine) = (found.outputs, found.accuracy, Some(found.engine));
         Ok(Measured { outputs, accuracy, engine })
     }

@@ -10,6 +10,8 @@ use std::collections::HashMap;
 
 use quantize_rs_onnx::Model;
 
+use crate::analysis::compare::compare_outputs;
+use crate::analysis::outputs::needs_float_output;
 use crate::analysis::{SliceSamples, all_of};
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -19,7 +21,7 @@ use crate::report::worst_sqnr;
 use crate::util::text::size;
 use crate::{
     Accuracy, CompareOptions, Config, MetricHandle, OutputRow, PreprocessedModel, QuantizeError,
-    Report, compare,
+    Report,
 };
 use activations::ActivationSolver;
 use frontier::{Choice, WidthOption, frontier};
@@ -96,6 +98,9 @@ pub fn mixed_precision(
 ) -> Result<MixedPrecision, QuantizeError> {
     while_unchanged(&[model], || {
         let goal = options.goal(model, config, data.is_some())?;
+        if matches!(goal, Goal::Sqnr(_)) {
+            needs_float_output(model)?;
+        }
         let (engine, samples) = match data {
             Some((engine, samples)) => (Some(engine), all_of(samples)?),
             None => (None, Vec::new()),
@@ -157,7 +162,7 @@ impl Accurate {
     const LEAST: Accurate = Accurate(f64::NEG_INFINITY, f64::NEG_INFINITY);
 
     fn of(found: &Measured) -> Accurate {
-        // Equal outputs have no SQNR.
+        // Outputs that are all 0 have no SQNR.
         let sqnr = found.sqnr_db().unwrap_or(f64::INFINITY);
         Accurate(found.drop().map_or(0.0, |drop| -drop), sqnr)
     }
@@ -373,8 +378,9 @@ impl WidthSolver<'_> {
         let given = &mut SliceSamples(self.samples.iter());
         let options = CompareOptions { metric: self.metric.clone(), ..CompareOptions::default() };
         let (model, made) = (self.model, made.model());
-        let found =
-            self.stages.next(|control| compare(model, made, engine, given, &options, control))?;
+        let found = self
+            .stages
+            .next(|control| compare_outputs(model, made, engine, given, &options, control))?;
         let (outputs, accuracy, engine) = (found.outputs, found.accuracy, Some(found.engine));
         Ok(Measured { outputs, accuracy, engine })
     }

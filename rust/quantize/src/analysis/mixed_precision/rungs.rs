@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::WidthSolver;
 use super::frontier::WidthOption;
 use crate::analysis::SliceSamples;
+use crate::analysis::outputs;
 use crate::graph::Graph;
 use crate::options::config;
 use crate::report::worst_sqnr;
@@ -100,7 +101,9 @@ impl WidthSolver<'_> {
         prepared: &PreprocessedModel,
         plan: &Plan,
     ) -> Result<Option<BTreeMap<String, Option<f64>>>, QuantizeError> {
-        let Some(engine) = self.engine else { return Ok(None) };
+        // Without a float output, only the weights show an error.
+        let shows_errors = !outputs(self.model, self.model)?.0.is_empty();
+        let Some(engine) = self.engine.filter(|_| shows_errors) else { return Ok(None) };
         let (given, options) =
             (&mut SliceSamples(self.samples.iter()), SensitivityOptions::default());
         let model = &prepared.model;
