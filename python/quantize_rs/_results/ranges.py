@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ GivenRanges: TypeAlias = "Ranges | str | os.PathLike[str]"
 
 _EXPECTED = "expected Ranges, as Plan.calibrate returns them, or a path that Ranges.save wrote"
 _TENSORRT = "8601"  # the TensorRT version in the first line of a cache
+_NO_RANGES = f"TRT-{_TENSORRT}-MinMaxCalibration\n"  # a cache without values
 
 
 @runtime_checkable
@@ -162,6 +164,25 @@ class Ranges:
         """
         method = check.text("method", method, "the name of a method")
         return Ranges(self._ranges.using(method))
+
+    @classmethod
+    def _of_ends(
+        cls,
+        model: _core.Model,
+        ends: Mapping[str, tuple[float, float]],
+        method: str,
+        engine: str,
+    ) -> Ranges:
+        """Return ranges that another tool found: the ends of each value, without statistics."""
+        stored = {
+            "method": method,
+            "engine": engine,
+            "samples": 0,
+            # The identity of the model.
+            "model": _core.Ranges.from_tensorrt(_NO_RANGES, model).summary()["model"],
+            "values": {name: {"min": 0.0, "max": 0.0} for name in ends},
+        }
+        return cls(_core.Ranges.from_json(json.dumps(stored))).with_values(ends)
 
     def with_values(self, values: Mapping[str, tuple[float, float]]) -> Ranges:
         """Return these ranges with other ends for some values.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import _core
 from ..._flow.plan import Plan
 from ..._inputs.files import make_folder
 from ..._inputs.row_sources import read
@@ -26,9 +24,6 @@ from .calibrate import CalibrationMethod, no_samples_as_value_error
 __all__ = ["Wanted"]
 
 _log = logging.getLogger("quantize_rs")
-
-# A cache of TensorRT without values.
-_NO_RANGES = "TRT-8601-MinMaxCalibration\n"
 
 
 @dataclass(frozen=True)
@@ -100,15 +95,7 @@ class Wanted:
             # Some values of a 16-bit model are computed in float32 here.
             for here in known.intersection((name, f"{name}_float32")):
                 ends[here] = _ends(name, value)
-        stored = {
-            "method": self.method,
-            "engine": "TensorsData",
-            "samples": 0,
-            # The identity of the model.
-            "model": _core.Ranges.from_tensorrt(_NO_RANGES, model).summary()["model"],
-            "values": {name: {"min": 0.0, "max": 0.0} for name in ends},
-        }
-        ranges = Ranges(_core.Ranges.from_json(json.dumps(stored))).with_values(ends)
+        ranges = Ranges._of_ends(model, ends, self.method, "TensorsData")
         if missing := plan._plan.missing(ranges._ranges):
             what = f"calibration_cache_path: {cache} has no range of {missing[0]!r}"
             raise CalibrationError(what, value=missing[0])
