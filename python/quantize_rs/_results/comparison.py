@@ -22,6 +22,8 @@ class KernelCounts:
 
     Attributes
     ----------
+    engine : str
+        The runtime that ran them; empty in comparisons of earlier versions.
     on_integers, on_floats : int
         Compute ops (Conv, MatMul, Gemm, recurrent layers, attention) that ran on integers, and on
         floats.
@@ -31,6 +33,7 @@ class KernelCounts:
         How many nodes of each operator type ran, of all operators.
     """
 
+    engine: str
     on_integers: int
     on_floats: int
     share: float | None

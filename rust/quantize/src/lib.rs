@@ -78,9 +78,9 @@ pub use analysis::{
 };
 pub use apply::Quantized;
 pub use calibrate::{
-    Control, Engine, MethodComparison, MethodRow, Progress, RetainingSamples, RoundingCost, Sample,
-    Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard, compare_methods,
-    round_weights,
+    Control, Engine, MethodComparison, MethodRow, Progress, RanOperators, RetainingSamples,
+    RoundingCost, Sample, Samples, Session, TimedSession, ValueSink, calibrate, calibrate_shard,
+    compare_methods, round_weights,
 };
 pub use check::{
     Check, Problem, Rule, StoredWeight, Uncompared, Validation, Violation, conformance, validate,

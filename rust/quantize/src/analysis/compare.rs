@@ -12,13 +12,13 @@ use super::output_deviation::{Compared, OutputComparer, accuracy, of_metrics, ro
 use super::output_metric::MetricHandle;
 use super::outputs::{listed, outputs, same_inputs, scored};
 use super::recorded::First;
-use crate::QuantizeError;
 use crate::calibrate::engine::{Engine, Samples};
 use crate::calibrate::pair::Pair;
 use crate::calibrate::{Control, Progress, RunOutcome, observe};
 use crate::error::while_unchanged;
 use crate::report::{Accuracy, Assessment, IntegerOutputRow, Origin, OutputRow, Speed, worst_sqnr};
 use crate::rewrite::with_float_caches;
+use crate::{CalibrationErrorKind, QuantizeError};
 
 /// What to compare in addition to the outputs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -85,6 +85,29 @@ pub fn compare(
     engine: &dyn Engine,
     samples: &mut dyn Samples,
     options: &CompareOptions,
+    control: Control<'_>,
+) -> Result<Comparison, QuantizeError> {
+    compared(original, quantized, engine, samples, (options, true), control)
+}
+
+/// As [`compare`], without the operators that the engine runs: they need a session of their own.
+pub(crate) fn compare_outputs(
+    original: &Model,
+    quantized: &Model,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    options: &CompareOptions,
+    control: Control<'_>,
+) -> Result<Comparison, QuantizeError> {
+    compared(original, quantized, engine, samples, (options, false), control)
+}
+
+fn compared(
+    original: &Model,
+    quantized: &Model,
+    engine: &dyn Engine,
+    samples: &mut dyn Samples,
+    (options, counts_operators): (&CompareOptions, bool),
     mut control: Control<'_>,
 ) -> Result<Comparison, QuantizeError> {
     while_unchanged(&[original, quantized], || {
@@ -103,7 +126,7 @@ pub fn compare(
         let mut samples = First { samples, first: None };
         let keeps = options.metric.is_some();
         let observer = || OutputComparer::new(&shown, &scored, keeps);
-        let RunOutcome { observers, samples: count, engine: name, notes } =
+        let RunOutcome { observers, samples: count, engine: name, mut notes } =
             observe(run, &shown, &pair, &mut samples, &mut control, observer)?;
         let Compared { deviations: seen, kept, equal } =
             OutputComparer::joined(observers, integers.len());
@@ -124,7 +147,18 @@ pub fn compare(
             Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,
             None => None,
         };
-        let kernels = engine.kernels(&floats, &first)?.map(Kernels::of);
+        let ran = if counts_operators { engine.kernels(&floats, &first) } else { Ok(None) };
+        let kernels = match ran {
+            Ok(ran) => ran.map(|(engine, by_op_type)| Kernels::of(engine, by_op_type)),
+            Err(error) if matches!(error.kind(), CalibrationErrorKind::Cancelled) => {
+                return Err(error.into());
+            }
+            // The models ran, in another engine.
+            Err(error) => {
+                notes.push(format!("operators on integers are not counted: {error}"));
+                None
+            }
+        };
         let mut integer_outputs = Vec::new();
         for ((name, _), equal) in integers.iter().zip(equal) {
             match equal.row(name) {
@@ -263,7 +297,7 @@ impl fmt::Display for Comparison {
             write!(f, "{speed}")?;
         }
         if let Some(kernels) = &self.kernels {
-            writeln!(f, "{kernels} ({})", self.engine)?;
+            writeln!(f, "{kernels}")?;
         }
         let plural = if self.samples == 1 { "" } else { "s" };
         writeln!(f, "{} sample{plural} ({})", self.samples, self.engine)?;

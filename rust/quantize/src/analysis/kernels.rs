@@ -10,6 +10,9 @@ use crate::graph::quantized_ops::{self, Arithmetic};
 /// The operators that a runtime ran for one sample.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kernels {
+    /// The runtime that ran them.
+    #[serde(default)]
+    pub engine: String,
     /// Operators that multiply matrices (convolution, matrix multiplication, recurrent layers,
     /// attention) and compute on stored or computed integers.
     pub on_integers: usize,
@@ -50,13 +53,13 @@ fn products(arithmetic: Arithmetic) -> BTreeSet<&'static str> {
 }
 
 impl Kernels {
-    /// Classifies the operators that ran.
-    pub fn of(by_op_type: BTreeMap<String, usize>) -> Kernels {
+    /// Classifies the operators that a runtime ran.
+    pub fn of(engine: &str, by_op_type: BTreeMap<String, usize>) -> Kernels {
         let count = |arithmetic: Arithmetic| {
             products(arithmetic).into_iter().filter_map(|op_type| by_op_type.get(op_type)).sum()
         };
         let (on_integers, on_floats) = (count(Arithmetic::Integers), count(Arithmetic::Floats));
-        Kernels { on_integers, on_floats, by_op_type }
+        Kernels { engine: engine.to_owned(), on_integers, on_floats, by_op_type }
     }
 
     /// The fraction of matrix multiplications on integers; `None` if there were none.
@@ -70,7 +73,8 @@ impl Kernels {
 impl fmt::Display for Kernels {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let all = self.on_integers + self.on_floats;
-        write!(f, "{} of {all} matrix multiplications run on integers", self.on_integers)
+        write!(f, "{} of {all} matrix multiplications run on integers", self.on_integers)?;
+        if self.engine.is_empty() { Ok(()) } else { write!(f, " ({})", self.engine) }
     }
 }
 
@@ -82,7 +86,7 @@ mod tests {
     fn only_matrix_multiplications_count() {
         let ran = [("QLinearConv", 3), ("Conv", 1), ("Relu", 9), ("QuantizeLinear", 2)];
         let ran = ran.map(|(op_type, count)| (op_type.to_owned(), count));
-        let kernels = Kernels::of(BTreeMap::from(ran));
+        let kernels = Kernels::of("onnxruntime", BTreeMap::from(ran));
         assert_eq!((kernels.on_integers, kernels.on_floats, kernels.share()), (3, 1, Some(0.75)));
         assert_eq!(Kernels::default().share(), None);
     }

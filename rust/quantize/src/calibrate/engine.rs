@@ -78,6 +78,9 @@ pub trait ValueSink {
     fn observe(&mut self, index: usize, shape: &[usize], values: &[f32]);
 }
 
+/// The name of an engine, and the number of nodes of each operator type that it ran.
+pub type RanOperators = (&'static str, BTreeMap<String, usize>);
+
 /// An engine that runs ONNX models and shows their intermediate values.
 pub trait Engine: Sync {
     /// The name that reports show, for example `tract`.
@@ -134,7 +137,7 @@ pub trait Engine: Sync {
     }
 
     /// The number of nodes of each operator type that run for this sample, after the optimizations
-    /// of the engine. Returns `None` for an engine that does not report it.
+    /// of the engine, and the name of the engine. `None` for an engine that does not report it.
     ///
     /// # Errors
     /// See [`Engine::prepare`].
@@ -142,7 +145,7 @@ pub trait Engine: Sync {
         &self,
         model: &Model,
         sample: &Sample,
-    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+    ) -> Result<Option<RanOperators>, CalibrationError> {
         let _ = (model, sample);
         Ok(None)
     }

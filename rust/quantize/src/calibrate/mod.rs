@@ -20,7 +20,7 @@ mod shard;
 pub(crate) mod threads;
 mod weights;
 
-pub use engine::{Engine, Sample, Samples, Session, TimedSession, ValueSink};
+pub use engine::{Engine, RanOperators, Sample, Samples, Session, TimedSession, ValueSink};
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -3,12 +3,14 @@
 mod engine_choice;
 mod value_summary;
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use quantize_rs::{CalibrationError, Engine, InputSpec, Sample, Session, TimedSession};
+use quantize_rs::{
+    CalibrationError, Engine, InputSpec, RanOperators, Sample, Session, TimedSession,
+};
 use quantize_rs_onnx::Model;
 
 use crate::{OnnxRuntime, Tract};
@@ -166,7 +168,7 @@ impl Engine for Auto {
         &self,
         model: &Model,
         sample: &Sample,
-    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+    ) -> Result<Option<RanOperators>, CalibrationError> {
         match &self.onnxruntime {
             Ok(onnxruntime) => onnxruntime.kernels(model, sample),
             Err(_) => Ok(None),

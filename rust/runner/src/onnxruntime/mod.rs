@@ -12,7 +12,7 @@ mod timed;
 mod values;
 mod weights;
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use ort::environment::Environment;
 use ort::value::DynValue;
 use quantize_rs::{
-    CalibrationError, CalibrationErrorKind, Engine, InputSpec, Sample, Session, TimedSession,
-    ValueSink,
+    CalibrationError, CalibrationErrorKind, Engine, InputSpec, RanOperators, Sample, Session,
+    TimedSession, ValueSink,
 };
 use quantize_rs_onnx::{DataType, Edit, Model};
 
@@ -103,9 +103,9 @@ impl Engine for OnnxRuntime {
         &self,
         model: &Model,
         sample: &Sample,
-    ) -> Result<Option<BTreeMap<String, usize>>, CalibrationError> {
+    ) -> Result<Option<RanOperators>, CalibrationError> {
         inputs::check(&known_inputs(model)?, sample)?;
-        timed::kernels(self, model, sample).map(Some)
+        Ok(Some((self.name(), timed::kernels(self, model, sample)?)))
     }
 }
 

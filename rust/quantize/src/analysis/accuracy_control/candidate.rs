@@ -8,13 +8,13 @@ use quantize_rs_onnx::Model;
 
 use super::AccuracyControl;
 use crate::analysis::SliceSamples;
+use crate::analysis::compare::compare_outputs;
 use crate::apply::Quantized;
 use crate::calibrate::engine::{Engine, Sample};
 use crate::calibrate::{Control, StagedProgress};
 use crate::report::{Candidate, RevertedLayer};
 use crate::{
     AccuracyCriteria, CompareOptions, Config, Plan, PreprocessedModel, QuantizeError, Ranges,
-    compare,
 };
 
 /// Quantizes and measures candidates.
@@ -118,9 +118,9 @@ impl<'a> CandidateEvaluator<'a> {
         };
         let (model, engine, given) =
             (self.model, self.engine, &mut SliceSamples(self.samples.iter()));
-        let found = self
-            .stages
-            .next(|control| compare(model, quantized.model(), engine, given, &options, control))?;
+        let found = self.stages.next(|control| {
+            compare_outputs(model, quantized.model(), engine, given, &options, control)
+        })?;
         let misses = found.misses(&AccuracyCriteria { require_faster: false, ..*criteria });
         let attempt = Candidate {
             float_layers: float,

@@ -7,7 +7,7 @@ use quantize_rs_onnx::Model;
 use super::{BFLOAT16_LESS, HalfOptions, HalfReport, converted};
 use crate::QuantizeError;
 use crate::analysis::SliceSamples;
-use crate::analysis::compare::{CompareOptions, compare};
+use crate::analysis::compare::{CompareOptions, compare_outputs};
 use crate::calibrate::engine::Engine;
 use crate::calibrate::magnitudes::Magnitudes;
 use crate::calibrate::{Control, Progress};
@@ -180,6 +180,6 @@ impl Search<'_> {
         // Runtimes refuse a model without opsets.
         let old = self.model.proto().opset_import.is_empty();
         let model = if old { self.float } else { self.model };
-        Ok(compare(model, &half, self.engine, samples, &options, control)?.outputs)
+        Ok(compare_outputs(model, &half, self.engine, samples, &options, control)?.outputs)
     }
 }

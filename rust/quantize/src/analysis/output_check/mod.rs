@@ -13,6 +13,7 @@ use quantize_rs_onnx::{Model, Span};
 
 use self::alternatives::Current;
 use super::not_finite;
+use crate::analysis::compare::compare_outputs;
 use crate::apply::{Quantized, SATURATING};
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -22,7 +23,7 @@ use crate::options::format::ONNX_RUNTIME;
 use crate::report::{CheckedInputs, LostChannels, OutputCheck};
 use crate::{
     Below, CalibrationError, CompareOptions, Format, KvCacheType, LayerRow, OutputRow,
-    PreprocessedModel, Progress, QuantizeError, Ranges, Sensitivity, compare, convert_opset,
+    PreprocessedModel, Progress, QuantizeError, Ranges, Sensitivity, convert_opset,
 };
 
 /// An output with a lower SQNR gets a warning: its error has a tenth of its power.
@@ -205,8 +206,14 @@ impl Check<'_> {
         let mut samples = Within { samples: self.given.samples.iter(), end, begun: false };
         let control = Control { threads: self.threads, progress: &mut *self.progress };
         let options = CompareOptions::default();
-        let found =
-            compare(float, quantized.model(), self.engine, &mut samples, &options, control)?;
+        let found = compare_outputs(
+            float,
+            quantized.model(),
+            self.engine,
+            &mut samples,
+            &options,
+            control,
+        )?;
         Ok(OutputCheck {
             inputs: self.given.inputs,
             samples: found.samples,
@@ -307,12 +314,13 @@ impl Check<'_> {
         let checked = &self.given.samples[..self.given.samples.len().min(found.samples)];
         let samples = &mut SliceSamples(checked.iter());
         let options = CompareOptions::default();
-        let pruned = match compare(self.model, &pruned, self.engine, samples, &options, control) {
-            Err(error) if error.is_cancelled() => return Err(error),
-            // What cannot be measured is not blamed.
-            Err(_) => return Ok(None),
-            Ok(pruned) => pruned,
-        };
+        let pruned =
+            match compare_outputs(self.model, &pruned, self.engine, samples, &options, control) {
+                Err(error) if error.is_cancelled() => return Err(error),
+                // What cannot be measured is not blamed.
+                Err(_) => return Ok(None),
+                Ok(pruned) => pruned,
+            };
         let is_poor = pruned.outputs.iter().any(|output| poor(output, found).is_some());
         let worst = lowest(&pruned.outputs).filter(|_| is_poor);
         Ok(worst.map(|db| {

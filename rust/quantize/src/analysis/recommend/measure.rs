@@ -12,6 +12,7 @@ use super::{
     Alternative, Reason, Recommendation, RecommendedOptions, Request, Strategy, recommend,
     render_call,
 };
+use crate::analysis::compare::compare_outputs;
 use crate::analysis::latency::QUICK;
 use crate::analysis::reduced_range::{GAIN_DB, reduced};
 use crate::apply::Quantized;
@@ -23,7 +24,6 @@ use crate::report::assessment::FAR_DB;
 use crate::report::{Speed, worst_sqnr};
 use crate::{
     CalibrationError, CompareOptions, Config, Method, PreprocessedModel, QuantizeError, Target,
-    compare,
 };
 
 /// The number of samples that are read.
@@ -290,7 +290,8 @@ impl Measurement<'_, '_> {
         let options =
             CompareOptions { latency: here.then_some(QUICK), ..CompareOptions::default() };
         let control = Control { threads: control.threads, progress: &mut *control.progress };
-        let found = compare(model, quantized.model(), *engine, &mut samples, &options, control)?;
+        let found =
+            compare_outputs(model, quantized.model(), *engine, &mut samples, &options, control)?;
         let speed = found.speed.filter(Speed::is_reliable);
         let measured = MeasuredStrategy {
             samples: found.samples,

@@ -9,7 +9,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::compare::{CompareOptions, compare};
+use super::compare::{CompareOptions, compare_outputs};
 use super::latency::LatencyOptions;
 use super::{HalfOptions, SliceSamples, convert_half, convert_half_with_samples};
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -264,7 +264,14 @@ fn written(
     let latency = LatencyOptions { runs: RUNS, ..LatencyOptions::default() };
     let options = CompareOptions { latency: Some(latency), ..CompareOptions::default() };
     let control = Control { threads: run.threads, progress };
-    match compare(model, &result, run.engine, &mut run.samples(MAX_COMPARED), &options, control) {
+    match compare_outputs(
+        model,
+        &result,
+        run.engine,
+        &mut run.samples(MAX_COMPARED),
+        &options,
+        control,
+    ) {
         Ok(found) => {
             row.sqnr_db = worst_sqnr(&found.outputs);
             row.median_ms = found.speed.map(|speed| speed.quantized.median_ms);
