@@ -122,6 +122,11 @@ impl Runs for Object {
         self.prepares
     }
 
+    fn runs_several_models(&self) -> bool {
+        // `run` names no model.
+        false
+    }
+
     fn prepare(
         &self,
         model: &Model,

@@ -2,13 +2,14 @@
 
 mod common;
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Numbers, fixture, with_activations};
+use common::{Even, Numbers, fixture, upgraded, with_activations};
 
 use quantize_rs::{
-    CalibrationError, Control, Decision, Engine, KeepReason, Method, Model, Plan, Ranges, Sample,
-    Session, Tensor, ValueSink, calibrate,
+    CalibrationError, Config, Control, Decision, Engine, KeepReason, Method, Model, Plan, Ranges,
+    RoundingEffort, Sample, Session, Tensor, ValueSink, calibrate,
 };
 
 fn planned(model: &Model) -> Plan {
@@ -185,4 +186,71 @@ fn a_tensorrt_cache_round_trips() {
         let error = Ranges::from_tensorrt(text, &model).unwrap_err().to_string();
         assert!(error.contains(what), "{error}");
     }
+}
+
+/// An engine whose sessions run the model that was prepared last, whichever they were made for.
+#[derive(Default)]
+struct OneModel(Arc<AtomicUsize>);
+
+impl Engine for OneModel {
+    fn name(&self) -> &'static str {
+        "one model"
+    }
+
+    fn runs_several_models(&self) -> bool {
+        false
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        let own = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        let session = Even::default().prepare(model, observed, sample)?;
+        Ok(Box::new(OneModelSession { session, own, last: Arc::clone(&self.0) }))
+    }
+}
+
+struct OneModelSession {
+    session: Box<dyn Session>,
+    own: usize,
+    last: Arc<AtomicUsize>,
+}
+
+impl Session for OneModelSession {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn ValueSink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        assert_eq!(self.own, self.last.load(Ordering::Relaxed), "another model runs");
+        self.session.run(sample, sink, cancelled)
+    }
+
+    fn any_shape(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_engine_of_one_model_is_not_compared_with_itself() {
+    let model = upgraded("matmul_2d");
+    let ranges = |rounding_effort, engine: &dyn Engine| {
+        let weights = "int4".parse().unwrap();
+        let config = Config { weights, allow_larger: true, rounding_effort, ..Config::default() };
+        let plan = common::plan(&model, config);
+        let control = Control { threads: 1, progress: &mut |_| true };
+        let method = Method::full_range();
+        calibrate(&model, &plan, engine, &mut Numbers(vec![0, 1]), &method, control).unwrap()
+    };
+    let noted = |ranges: &Ranges| ranges.notes.iter().any(|note| note.contains("runs only"));
+    let one = OneModel::default();
+    let best = ranges(RoundingEffort::Best, &one);
+    assert!(noted(&best), "{:?}", best.notes);
+    assert!(!best.rounded.is_empty());
+    assert!(!noted(&ranges(RoundingEffort::Balanced, &one)));
+    assert!(!noted(&ranges(RoundingEffort::Best, &Even::default())));
 }

@@ -121,6 +121,12 @@ pub trait Engine: Sync {
         true
     }
 
+    /// Whether sessions of several models can be used in turn. An engine that only runs the model
+    /// that was prepared last cannot be compared with itself, sample by sample.
+    fn runs_several_models(&self) -> bool {
+        self.runs_any_model()
+    }
+
     /// Prepares `model` for timing on this sample, with `threads` threads for each run. Returns
     /// `None` for an engine whose time does not predict the time of a deployed model.
     ///

@@ -53,7 +53,8 @@ pub use weights::{RoundingCost, round_weights};
 /// threads and every order of the samples.
 ///
 /// With [`RoundingEffort::Best`](crate::RoundingEffort::Best), up to 128 samples and 256 MiB are
-/// kept, and run again for each layer whose weights are rounded.
+/// kept, and run again for each layer whose weights are rounded, if the engine
+/// [runs several models](Engine::runs_several_models).
 ///
 /// With [`Method::Auto`] and 128 samples or more, some samples are held back and run again, as in
 /// [`compare_methods`]. From 512 samples on, single values may get a method of their own. With
@@ -110,7 +111,8 @@ fn calibrated(
     let resume = plan.config.resume_rounding.as_deref();
     let rounds = moments.is_some() && rounding == Rounding::Now;
     let state = StateFile::open(resume.filter(|_| rounds))?;
-    let repeats = rounds && layers.repeats(plan);
+    let wanted = rounds && layers.repeats(plan);
+    let repeats = wanted && engine.runs_several_models();
     let mut samples = RepeatedSamples::new(
         samples,
         (half.is_some() || cached || repeats) && engine.runs_any_model(),
@@ -146,6 +148,9 @@ fn calibrated(
     };
     drop(span);
     ranges.warnings.extend(nothing);
+    if wanted && !repeats {
+        ranges.notes.push(ONE_MODEL.to_owned());
+    }
     match moments {
         Some(moments) if rounding == Rounding::Later => ranges.moments = Some(moments.kept()),
         Some(moments) => {
@@ -176,6 +181,10 @@ fn calibrated(
 
 /// The note of a plan with a file to resume from that has no use for it.
 const NOTHING_TO_RESUME: &str = "resume_rounding has no effect: no weight is rounded with samples";
+
+/// The note of a plan that rounds weights layer after layer, with an engine that cannot do that.
+const ONE_MODEL: &str = "no layer is rounded for the inputs that quantized layers give: the engine \
+                         runs only the model that was prepared last";
 
 /// The note of a plan that observes no value.
 const NO_OBSERVED_VALUE: &str =
