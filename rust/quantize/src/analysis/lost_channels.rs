@@ -26,9 +26,17 @@ pub(super) struct ChannelErrors {
 
 impl ChannelErrors {
     /// The errors along axis 1 and along the last axis, if these may hold channels.
-    pub(super) fn of(shape: &[usize], wanted: &[f32], values: &[f32]) -> Vec<ChannelErrors> {
+    ///
+    /// If `masked`, padding was removed from both: then axis 1 holds positions, and which
+    /// they were is not known any more.
+    pub(super) fn of(
+        shape: &[usize],
+        wanted: &[f32],
+        values: &[f32],
+        masked: bool,
+    ) -> Vec<ChannelErrors> {
         let last = shape.len().saturating_sub(1);
-        let mut axes = vec![1, last];
+        let mut axes = if masked { vec![last] } else { vec![1, last] };
         axes.dedup();
         axes.retain(|axis| {
             (1..shape.len()).contains(axis) && (2..=MAX_CHANNELS).contains(&shape[*axis])
@@ -86,21 +94,24 @@ mod tests {
     fn channels_are_lost_along_the_axis_that_holds_them() {
         // Two samples of two rows: boxes of 100 with an error of 1, scores of 0.5 that became 0.
         let (wanted, values) = ([100.0, 100.0, 0.5, 0.25], [101.0, 99.0, 0.0, 0.0]);
-        let mut all = ChannelErrors::of(&[1, 2, 2], &wanted, &values);
-        ChannelErrors::add(&mut all, &ChannelErrors::of(&[1, 2, 2], &wanted, &values));
+        let mut all = ChannelErrors::of(&[1, 2, 2], &wanted, &values, false);
+        ChannelErrors::add(&mut all, &ChannelErrors::of(&[1, 2, 2], &wanted, &values, false));
         let found = ChannelErrors::lost(&all).unwrap();
         assert_eq!((found.axis, found.lost, found.channels), (1, 1, 2));
         // Along the other axis each channel is fine.
-        assert!(ChannelErrors::lost(&ChannelErrors::of(&[2, 2], &[1.0; 4], &[1.01; 4])).is_none());
+        assert!(
+            ChannelErrors::lost(&ChannelErrors::of(&[2, 2], &[1.0; 4], &[1.01; 4], false))
+                .is_none()
+        );
     }
 
     #[test]
     fn axes_of_varying_length_and_channels_of_zeros_do_not_count() {
-        let mut all = ChannelErrors::of(&[1, 2, 3], &[1.0; 6], &[1.0; 6]);
-        ChannelErrors::add(&mut all, &ChannelErrors::of(&[1, 4, 3], &[1.0; 12], &[1.0; 12]));
+        let mut all = ChannelErrors::of(&[1, 2, 3], &[1.0; 6], &[1.0; 6], false);
+        ChannelErrors::add(&mut all, &ChannelErrors::of(&[1, 4, 3], &[1.0; 12], &[1.0; 12], false));
         assert_eq!(all.iter().map(|errors| errors.axis).collect::<Vec<_>>(), [2]);
-        let silent = ChannelErrors::of(&[1, 2], &[1.0, 1e-7], &[1.0, 0.0]);
+        let silent = ChannelErrors::of(&[1, 2], &[1.0, 1e-7], &[1.0, 0.0], false);
         assert!(ChannelErrors::lost(&silent).is_none());
-        assert!(ChannelErrors::of(&[3], &[1.0; 3], &[0.0; 3]).is_empty());
+        assert!(ChannelErrors::of(&[3], &[1.0; 3], &[0.0; 3], false).is_empty());
     }
 }

@@ -198,7 +198,8 @@ impl ValueSink for OutputComparer<'_> {
         let mut found = OutputDeviation::of(shape, wanted, values, scored, self.mask.as_ref());
         if self.number < CHANNEL_SAMPLES {
             let of = |all| counted(found.mask.as_deref(), shape, all);
-            found.channels = ChannelErrors::of(shape, &of(wanted), &of(values));
+            found.channels =
+                ChannelErrors::of(shape, &of(wanted), &of(values), found.mask.is_some());
         }
         self.now[output] = found;
     }
@@ -281,4 +282,32 @@ pub(super) fn accuracy(
         pairs.flat_map(|(ours, theirs)| ours.iter().copied().zip(theirs.iter().copied())).unzip();
     let classes = seen.iter().map(|(_, outputs)| outputs[index].classes).min().unwrap_or(0);
     Accuracy::of(&observed[index], classes, [&ours, &theirs], labels).map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_onnx::{DataType, Tensor};
+
+    use super::*;
+
+    #[test]
+    fn positions_behind_removed_padding_are_no_channels() {
+        // Two rows of tokens, the first of which has one token of padding in front.
+        let counts = [0_i64, 1, 1, 1, 1, 1];
+        let data: Vec<u8> = counts.iter().flat_map(|count| count.to_le_bytes()).collect();
+        let mask = Tensor { dtype: DataType::Int64, shape: vec![2, 3], data: data.into() };
+        let sample = Sample { inputs: vec![("attention_mask".to_owned(), mask)] };
+        // The last token of each row is wrong.
+        let wanted = [1.0; 12];
+        let values = [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0];
+        let observed = ["y".to_owned()];
+        let mut comparer = OutputComparer::new(&observed, &[false], false);
+        comparer.begin(0, &sample);
+        comparer.observe(0, &[2, 3, 2], &wanted);
+        comparer.observe(1, &[2, 3, 2], &values);
+        comparer.finish(&sample).unwrap();
+        let row = row("y", 0, &comparer.done);
+        let lost = row.lost_channels.map(|lost| lost.axis);
+        assert_eq!(lost, None, "{:?}", comparer.done);
+    }
 }
