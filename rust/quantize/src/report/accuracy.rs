@@ -2,21 +2,26 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::QuantizeError;
 
 /// The top-1 accuracy of the float model and of the quantized one, or their scores in a metric of
 /// the caller's.
+///
+/// In JSON, scores that are not finite are null; reading gives NaN.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Accuracy {
     /// The output with the class scores.
     pub output: String,
     /// Accuracy of the float model, from 0 to 1.
+    #[serde(deserialize_with = "or_nan")]
     pub original: f64,
     /// Accuracy of the quantized model.
+    #[serde(deserialize_with = "or_nan")]
     pub quantized: f64,
     /// The loss of accuracy; negative for a gain.
+    #[serde(deserialize_with = "or_nan")]
     pub drop: f64,
     /// The number of labels; 0 for a metric of the caller's.
     pub labels: usize,
@@ -24,6 +29,11 @@ pub struct Accuracy {
     /// any size, and `drop` is how much worse the quantized model is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metric: Option<String>,
+}
+
+/// A number, or NaN for null.
+fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
+    Option::deserialize(deserializer).map(|number| number.unwrap_or(f64::NAN))
 }
 
 impl Accuracy {
@@ -130,5 +140,25 @@ impl fmt::Display for Accuracy {
             quantized * 1e2,
             self.change()
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scores_that_are_not_finite_are_read_again() {
+        let found = Accuracy {
+            output: "y".to_owned(),
+            original: 0.5,
+            quantized: f64::NAN,
+            drop: f64::INFINITY,
+            labels: 0,
+            metric: Some("kl".to_owned()),
+        };
+        let read: Accuracy = serde_json::from_str(&serde_json::to_string(&found).unwrap()).unwrap();
+        assert_eq!(read.original.to_bits(), found.original.to_bits());
+        assert!(read.quantized.is_nan() && read.drop.is_nan());
     }
 }
