@@ -8,8 +8,8 @@ use common::{Even, Numbers, fixture, plan, ranges, with_activations};
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, HalfOptions,
     HalfType, Method, MixedOptions, Model, QuantizeError, QuantizeErrorKind, Range, Ranges, Sample,
-    Samples, Session, Tensor, TimedSession, ValueSink, calibrate, convert_half_with_samples,
-    mixed_precision,
+    Samples, Session, Tensor, TimedSession, ValueSink, VariantOptions, calibrate,
+    convert_half_with_samples, mixed_precision, variants,
 };
 
 /// The calibration error.
@@ -259,4 +259,55 @@ fn a_result_in_float16_that_does_not_run_is_warned_about() {
     assert!(warnings(HalfType::Float16, &Even::default()).is_empty());
     // No engine on a CPU has kernels for bfloat16.
     assert!(warnings(HalfType::BFloat16, &Refusing).is_empty());
+}
+
+/// An engine that chooses another one.
+struct Choosing;
+
+impl Engine for Choosing {
+    fn name(&self) -> &'static str {
+        "auto"
+    }
+
+    fn prepare(
+        &self,
+        model: &Model,
+        observed: &[String],
+        sample: &Sample,
+    ) -> Result<Box<dyn Session>, CalibrationError> {
+        Ok(Box::new(Chosen(Even::default().prepare(model, observed, sample)?)))
+    }
+}
+
+struct Chosen(Box<dyn Session>);
+
+impl Session for Chosen {
+    fn run(
+        &self,
+        sample: &Sample,
+        sink: &mut dyn ValueSink,
+        cancelled: &AtomicBool,
+    ) -> Result<(), CalibrationError> {
+        self.0.run(sample, sink, cancelled)
+    }
+
+    fn engine(&self) -> Option<&'static str> {
+        Some("chosen")
+    }
+}
+
+#[test]
+fn variants_say_which_engine_ran_how_many_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let made = |only: &str| {
+        let (platform, stem) = ("transformers.js".to_owned(), "model".to_owned());
+        let options = VariantOptions { platform, stem, only: Some(vec![only.to_owned()]) };
+        let samples: Option<(&dyn Engine, &mut dyn Samples, usize)> =
+            Some((&Choosing, &mut Numbers((0..40).collect()), 1));
+        let model = fixture("conv2d_relu");
+        variants(&model, folder.path(), &options, samples, &mut |_| true).unwrap()
+    };
+    let run = made("fp32");
+    assert!(run.variants[0].sqnr_db.is_some(), "{run}");
+    assert_eq!((run.samples, run.engine.as_deref()), (32, Some("chosen")));
 }

@@ -9,7 +9,7 @@ use quantize_rs_onnx::Model;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::compare::{CompareOptions, compare_outputs};
+use super::compare::{CompareOptions, Comparison, compare_outputs};
 use super::latency::LatencyOptions;
 use super::{HalfOptions, SliceSamples, convert_half, convert_half_with_samples};
 use crate::calibrate::engine::{Engine, Sample, Samples};
@@ -86,9 +86,9 @@ pub struct Variants {
     pub platform: String,
     /// The size of the model in bytes, with external data.
     pub bytes_before: u64,
-    /// How many samples errors were measured on; 0 without samples.
+    /// How many samples errors were measured on; 0 if none were.
     pub samples: usize,
-    /// The engine that ran them.
+    /// The engine that ran the first variant on them.
     pub engine: Option<String>,
     /// The variants.
     pub variants: Vec<VariantRow>,
@@ -175,8 +175,6 @@ pub fn variants(
                 {
                     kept.push(sample.map_err(|error| error.at_sample(kept.len()))?);
                 }
-                made.samples = kept.len();
-                made.engine = Some(engine.name().to_owned());
                 Some(Run { engine, kept, threads })
             }
             None => None,
@@ -188,8 +186,12 @@ pub fn variants(
                 return Err(CalibrationError::new(CalibrationErrorKind::Cancelled).into());
             }
             let path = folder.join(format!("{}{}.onnx", options.stem, variant.suffix));
-            let row = written(model, variant, &path, run.as_ref(), &mut go_on)?;
+            let (row, found) = written(model, variant, &path, run.as_ref(), &mut go_on)?;
             made.variants.push(row);
+            if let Some(found) = found {
+                made.samples = found.samples;
+                made.engine.get_or_insert(found.engine);
+            }
         }
         progress(Progress::of(total, Some(total)));
         Ok(made)
@@ -215,20 +217,20 @@ fn is_source(model: &Model, path: &Path) -> bool {
     model.path().and_then(same).unwrap_or(false)
 }
 
-/// A variant in its file.
+/// A variant in its file, and its comparison with the model if it was run.
 fn written(
     model: &Model,
     variant: &Variant,
     path: &Path,
     run: Option<&Run<'_>>,
     progress: &mut dyn FnMut(Progress) -> bool,
-) -> Result<VariantRow, QuantizeError> {
+) -> Result<(VariantRow, Option<Comparison>), QuantizeError> {
     let mut row = VariantRow::of(variant);
     let is_source = is_source(model, path);
     if is_source && !matches!(variant.recipe, Recipe::Copy) {
         let what = format!("`{}` is a link to the model: remove the link", path.display());
         row.problem = Some(what);
-        return Ok(row);
+        return Ok((row, None));
     }
     let of_caller = |error: &QuantizeError| match error.kind() {
         // The file, or the caller: no other variant would be better.
@@ -242,11 +244,11 @@ fn written(
         Err(error) if of_caller(&error) => return Err(error),
         Err(error) => {
             row.problem = Some(error.to_string());
-            return Ok(row);
+            return Ok((row, None));
         }
         Ok(None) => {
             row.problem = Some("it quantizes activations, which needs samples".to_owned());
-            return Ok(row);
+            return Ok((row, None));
         }
         Ok(Some((result, warnings))) => {
             row.warnings = warnings;
@@ -260,7 +262,7 @@ fn written(
         result.save_with_data(path, u64::MAX, DATA_SUFFIX)?.bytes
     });
     row.file = Some(path.display().to_string());
-    let Some(run) = run else { return Ok(row) };
+    let Some(run) = run else { return Ok((row, None)) };
     let latency = LatencyOptions { runs: RUNS, ..LatencyOptions::default() };
     let options = CompareOptions { latency: Some(latency), ..CompareOptions::default() };
     let control = Control { threads: run.threads, progress };
@@ -274,12 +276,15 @@ fn written(
     ) {
         Ok(found) => {
             row.sqnr_db = worst_sqnr(&found.outputs);
-            row.median_ms = found.speed.map(|speed| speed.quantized.median_ms);
+            row.median_ms = found.speed.as_ref().map(|speed| speed.quantized.median_ms);
+            Ok((row, Some(found)))
         }
-        Err(error) if of_caller(&error) => return Err(error),
-        Err(error) => row.problem = Some(format!("it was not run: {error}")),
+        Err(error) if of_caller(&error) => Err(error),
+        Err(error) => {
+            row.problem = Some(format!("it was not run: {error}"));
+            Ok((row, None))
+        }
     }
-    Ok(row)
 }
 
 /// The model of a variant and its warnings; `None` if it needs samples and there are none.
