@@ -139,6 +139,7 @@ pub(super) fn run(
         engine,
         notes,
         origin: Origin::of(&[model]),
+        model: subject.plan.origin.fingerprint.clone(),
     })
 }
 
