@@ -162,7 +162,8 @@ pub struct SensitivityOptions {
     pub custom: Option<MetricHandle>,
     /// Whether all layers except one are quantized, instead of one alone.
     pub all_but_one: bool,
-    /// A file that stores the result of each layer; an existing file is continued.
+    /// A file that stores the result of each layer; an existing file is continued. A file beside it
+    /// whose name ends with `.lock` keeps other processes away.
     pub resume: Option<PathBuf>,
     /// A part of the layers: every `count`-th, to measure them with several processes. By default
     /// all.

@@ -1,6 +1,6 @@
 //! Stores finished results in a file, so that an interrupted run can be continued.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,9 @@ pub(super) struct JournalEntries {
 pub(super) struct Journal {
     path: Option<PathBuf>,
     pub(super) known: JournalEntries,
+    /// Keeps other processes away. It is a file of its own, which stays: the file with the rows is
+    /// replaced by each new one, and a lock does not pass to the file that takes its place.
+    _lock: Option<File>,
 }
 
 impl Journal {
@@ -29,28 +32,26 @@ impl Journal {
     /// # Errors
     /// The file cannot be read, is not such a file, or belongs to other inputs.
     pub(super) fn open(path: Option<&Path>, fingerprint: String) -> Result<Journal, QuantizeError> {
-        let none = JournalEntries { fingerprint, layers: Vec::new() };
-        let Some(path) = path else { return Ok(Journal { path: None, known: none }) };
-        let refused = |what: String| {
-            let what = format!("is `{}`, {what}", path.display());
-            QuantizeError::option("resume", what)
+        let none = JournalEntries { fingerprint, ..JournalEntries::default() };
+        let Some(path) = path else {
+            return Ok(Journal { path: None, known: none, _lock: None });
         };
+        let lock = locked(path)?;
+        let refused = |what: String| refused(path, &what);
         let known = match fs::read_to_string(path) {
             Ok(text) => {
                 let known: JournalEntries = serde_json::from_str(&text).map_err(|error| {
                     refused(format!("which is not a file of sensitivity results: {error}"))
                 })?;
                 if known.fingerprint != none.fingerprint {
-                    let what = "which belongs to another model, plan or engine, or to other \
-                                samples: name another file, or delete it";
-                    return Err(refused(what.to_owned()));
+                    return Err(refused(OTHER.to_owned()));
                 }
                 known
             }
             Err(error) if error.kind() == ErrorKind::NotFound => none,
             Err(error) => return Err(refused(format!("which cannot be read: {error}"))),
         };
-        Ok(Journal { path: Some(path.to_owned()), known })
+        Ok(Journal { path: Some(path.to_owned()), known, _lock: Some(lock) })
     }
 
     /// Whether the row of a layer is finished.
@@ -71,19 +72,67 @@ impl Journal {
         self.known.layers.push(row);
         let Some(path) = &self.path else { return Ok(()) };
         let text = serde_json::to_string(&self.known).unwrap_or_default();
-        replace(path, &text).map_err(|error| {
-            let what = format!("is `{}`, which cannot be written: {error}", path.display());
-            QuantizeError::option("resume", what)
-        })
+        replace(path, &text).map_err(|error| unwritable(path, &error))
     }
+}
+
+/// Why rows of other inputs are refused.
+const OTHER: &str = "which belongs to another model, plan or engine, or to other samples: name \
+                     another file, or delete it";
+
+fn refused(path: &Path, what: &str) -> QuantizeError {
+    QuantizeError::option("resume", format!("is `{}`, {what}", path.display()))
+}
+
+fn unwritable(path: &Path, error: &io::Error) -> QuantizeError {
+    refused(path, &format!("which cannot be written: {error}"))
+}
+
+/// The file that is locked while rows are added to `path`.
+///
+/// # Errors
+/// It cannot be written, or another process has locked it.
+fn locked(path: &Path) -> Result<File, QuantizeError> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    let file = options.open(beside(path, ".lock")).map_err(|error| unwritable(path, &error))?;
+    // Without locks of the file system nothing keeps another process away.
+    if let Err(TryLockError::WouldBlock) = file.try_lock() {
+        let what = "which another process is writing: each part of the layers needs a file of its \
+                    own";
+        return Err(refused(path, what));
+    }
+    Ok(file)
+}
+
+/// The path with more at the end of the name.
+fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(more);
+    path.with_file_name(name)
 }
 
 /// Writes a temporary file beside it and renames that, so that the old file stays intact until
 /// then.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(".tmp");
-    let sibling = path.with_file_name(name);
+    let sibling = beside(path, ".tmp");
     fs::write(&sibling, text)?;
     fs::rename(&sibling, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_processes_do_not_write_one_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("known.json");
+        let open = || Journal::open(Some(&path), "a".to_owned());
+        let first = open().unwrap();
+        let error = open().err().unwrap().to_string();
+        assert!(error.contains("which another process is writing"), "{error}");
+        drop(first);
+        assert!(open().is_ok());
+    }
 }
