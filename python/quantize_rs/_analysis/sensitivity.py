@@ -91,7 +91,7 @@ def sensitivity(
         quantized.
     resume : path, optional
         A file for intermediate results, layer by layer. If it exists, the analysis resumes from it;
-        a file of another model, plan or other data raises an error. A file beside it
+        a file of another model, plan or other data or ranges raises an error. A file beside it
         whose name ends with ``.lock`` keeps other processes away. Not with a metric of your own.
     engine
         As in `compare`.

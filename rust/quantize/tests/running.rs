@@ -2,14 +2,15 @@
 
 mod common;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Even, Numbers, fixture, plan, ranges, with_activations};
+use common::{Even, Numbers, fixture, plan, ranges, upgraded, with_activations};
 use quantize_rs::{
     CalibrationError, CalibrationErrorKind, Config, Control, DataType, Engine, HalfOptions,
     HalfType, Method, MixedOptions, Model, QuantizeError, QuantizeErrorKind, Range, Ranges, Sample,
-    Samples, Session, Tensor, TimedSession, ValueSink, VariantOptions, calibrate,
-    convert_half_with_samples, mixed_precision, variants,
+    Samples, SensitivityOptions, Session, Tensor, TimedSession, ValueSink, VariantOptions,
+    calibrate, convert_half_with_samples, mixed_precision, sensitivity, variants,
 };
 
 /// The calibration error.
@@ -310,4 +311,28 @@ fn variants_say_which_engine_ran_how_many_samples() {
     let run = made("fp32");
     assert!(run.variants[0].sqnr_db.is_some(), "{run}");
     assert_eq!((run.samples, run.engine.as_deref()), (32, Some("chosen")));
+}
+
+#[test]
+fn sensitivity_continues_no_rows_of_other_rounded_weights() {
+    let model = upgraded("matmul_2d");
+    let config =
+        Config { weights: "int4".parse().unwrap(), allow_larger: true, ..Config::default() };
+    let plan = plan(&model, config);
+    let rounded = ranges(&model, &plan);
+    assert!(rounded.values.is_empty() && !rounded.rounded.is_empty());
+    let other = Ranges { rounded: Arc::default(), ..rounded.clone() };
+    let folder = tempfile::tempdir().unwrap();
+    let resume = Some(folder.path().join("known.json"));
+    let options = SensitivityOptions { resume, ..SensitivityOptions::default() };
+    let found = |ranges: &Ranges| {
+        let control = Control { threads: 1, progress: &mut |_| true };
+        let samples = &mut Numbers(vec![1]);
+        sensitivity(&model, &plan, Some(ranges), &Even::default(), samples, &options, control)
+    };
+    let first = found(&rounded).unwrap();
+    assert_eq!(first.layers.len(), 1);
+    assert_eq!(found(&rounded).unwrap().layers.len(), 1);
+    let error = found(&other).unwrap_err().to_string();
+    assert!(error.contains("other ranges or samples"), "{error}");
 }

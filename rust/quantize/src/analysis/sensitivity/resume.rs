@@ -14,6 +14,9 @@ use crate::QuantizeError;
 pub(super) struct JournalEntries {
     /// A fingerprint of the model, the plan, the ranges, the samples and the engine.
     fingerprint: String,
+    /// The engine that ran the float model: one that chooses may choose another one later.
+    #[serde(default)]
+    engine: Option<String>,
     pub(super) layers: Vec<LayerRow>,
 }
 
@@ -54,6 +57,20 @@ impl Journal {
         Ok(Journal { path: Some(path.to_owned()), known, _lock: Some(lock) })
     }
 
+    /// Says which engine ran the float model.
+    ///
+    /// # Errors
+    /// Another one measured the finished rows.
+    pub(super) fn ran_by(&mut self, engine: &str) -> Result<(), QuantizeError> {
+        let other = self.known.engine.as_ref().is_some_and(|before| before != engine);
+        if let Some(path) = self.path.as_deref().filter(|_| other && !self.known.layers.is_empty())
+        {
+            return Err(refused(path, OTHER));
+        }
+        self.known.engine = Some(engine.to_owned());
+        Ok(())
+    }
+
     /// Whether the row of a layer is finished.
     pub(super) fn knows(&self, name: &str) -> bool {
         self.row(name).is_some()
@@ -77,8 +94,8 @@ impl Journal {
 }
 
 /// Why rows of other inputs are refused.
-const OTHER: &str = "which belongs to another model, plan or engine, or to other samples: name \
-                     another file, or delete it";
+const OTHER: &str = "which belongs to another model, plan or engine, or to other ranges or \
+                     samples: name another file, or delete it";
 
 fn refused(path: &Path, what: &str) -> QuantizeError {
     QuantizeError::option("resume", format!("is `{}`, {what}", path.display()))
@@ -135,4 +152,21 @@ mod tests {
         drop(first);
         assert!(open().is_ok());
     }
+
+    #[test]
+    fn rows_of_another_engine_are_not_continued() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("known.json");
+        let open = || Journal::open(Some(&path), "a".to_owned()).unwrap();
+        let mut journal = open();
+        journal.ran_by("tract").unwrap();
+        journal.add(serde_json::from_str(ROW).unwrap()).unwrap();
+        drop(journal);
+        assert!(open().ran_by("tract").is_ok());
+        let error = open().ran_by("onnxruntime").unwrap_err().to_string();
+        assert!(error.contains("another model, plan or engine"), "{error}");
+    }
+
+    const ROW: &str = r#"{"name": "w", "nodes": [], "op_type": "Conv", "kind": "int8",
+        "elements": 1, "weight_error": null, "outputs": []}"#;
 }
