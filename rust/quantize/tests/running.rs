@@ -336,3 +336,20 @@ fn sensitivity_continues_no_rows_of_other_rounded_weights() {
     let error = found(&other).unwrap_err().to_string();
     assert!(error.contains("other ranges or samples"), "{error}");
 }
+
+#[test]
+fn rounding_continues_from_its_file_under_another_path() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = upgraded("matmul_2d");
+    let entries = |path: &str| {
+        let path = folder.path().join(path);
+        let resume_rounding = Some(path.clone());
+        let weights = "int4".parse().unwrap();
+        let config = Config { weights, allow_larger: true, resume_rounding, ..Config::default() };
+        assert!(!ranges(&model, &plan(&model, config)).rounded.is_empty());
+        std::fs::read_to_string(path).unwrap().lines().count()
+    };
+    let once = entries("rounded.jsonl");
+    assert!(once > 1);
+    assert_eq!(entries("./rounded.jsonl"), once);
+}
