@@ -14,6 +14,7 @@ import onnx
 import onnx.numpy_helper
 import onnx.parser
 import pytest
+from onnx import TensorProto, helper
 
 import quantize_rs
 from quantize_rs import AccuracyCriteriaError, OptionError
@@ -408,3 +409,40 @@ def test_a_model_with_nothing_to_quantize_is_refused_with_the_reason(goal: dict[
         quantize_rs.mixed_precision(model, samples, **goal)
     # A size that the model has already needs no layer.
     assert quantize_rs.mixed_precision(model, samples, target_size=1e6).layers == ()
+
+
+def labels(digits: Path) -> onnx.ModelProto:
+    """The model with its best class alone as output."""
+    proto = onnx.load(digits)
+    scores = proto.graph.output[0].name
+    proto.graph.node.append(helper.make_node("ArgMax", [scores], ["best"], "best", axis=1))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info("best", TensorProto.INT64, None))
+    return proto
+
+
+def test_without_float_outputs_weights_decide(digits: Path, images: Images) -> None:
+    found = quantize_rs.mixed_precision(labels(digits), images, target_size=0.3)
+    bits = {layer.bits for layer in found.layers}
+    assert bits != {2}, found
+    with pytest.raises(OptionError, match="needs a float output"):
+        quantize_rs.mixed_precision(labels(digits), images, min_sqnr=30)
+    with pytest.raises(OptionError, match="needs a float output"):
+        quantize_rs.mixed_precision(labels(digits), images, min_sqnr=30, activations="uint8")
+
+
+def test_a_metric_gets_the_integers_of_a_model_without_float_outputs(
+    digits: Path, images: Images
+) -> None:
+    model = labels(digits)
+    small = quantize_rs.quantize(model, None).model
+    assert small is not None
+    seen = []
+
+    def first(outputs: list[dict[str, Any]], _: Any) -> float:
+        seen.extend(outputs)
+        return float(len(outputs))
+
+    found = quantize_rs.compare(model, small, images, metric=first)
+    assert found.accuracy is not None
+    assert [list(output) for output in seen] == [["best"]] * len(seen)

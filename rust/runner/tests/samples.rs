@@ -182,10 +182,12 @@ fn arrays_are_matched_to_inputs_by_name() {
         error(vec![array("ids", 2), array("Mask", 2)], &both),
         "no array for input `mask`; arrays that match no input: `Mask` (`mask`)"
     );
-    assert_eq!(
-        error(vec![array("ids", 3), ("mask".into(), ones)], &both),
-        "the arrays have different numbers of samples: `ids` 3, `mask` 2 (`mask`)"
-    );
+    let lengths = "the arrays have different numbers of samples: `ids` 3, `mask` 2 (`mask`)";
+    let unequal = || vec![array("ids", 3), ("mask".into(), ones.clone())];
+    assert_eq!(error(unequal(), &both), lengths);
+    // A limit does not hide it.
+    let limited = samples::from_arrays(unequal(), &both, Some(1)).err();
+    assert_eq!(limited.map(|error| error.to_string()).as_deref(), Some(lengths));
     assert_eq!(error(vec![], &both), "no calibration samples: no arrays");
     // a single array needs no name
     for name in ["", "arr_0", "ids"] {
