@@ -401,3 +401,26 @@ fn passes_can_be_named() {
     assert!(validate(&model, &quantized, Some(&passes)).unwrap().passed());
     assert!(validate(&model, &quantized, Some(&["fold".to_owned()])).is_err());
 }
+
+/// The position of the first node of this type.
+fn position(model: &Model, op_type: &str) -> usize {
+    model.graph().node.iter().position(|node| node.op_type == op_type).unwrap()
+}
+
+#[test]
+fn a_gather_may_count_its_axis_from_the_end() {
+    let model = fixture("gather_embedding");
+    let gather = position(&model, "Gather");
+    let mut with = (*model.graph().node[gather]).clone();
+    with.attribute = vec![Raw::new(AttributeProto::int("axis", -2))];
+    let model = edited(&model, vec![Edit::ReplaceNode { node: gather, with }]);
+    let blocks = Config {
+        output_format: Format::MatMulNBits,
+        block_size: Some(16),
+        ..Config::with_bits(4).unwrap()
+    };
+    let quantized = made(&model, blocks).unwrap();
+    position(&quantized, "GatherBlockQuantized");
+    let found = validate(&model, &quantized, None).unwrap();
+    assert!(found.passed(), "{found}");
+}

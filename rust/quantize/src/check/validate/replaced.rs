@@ -10,7 +10,8 @@ use super::wiring::{Step, Walk, constants_behind, is_unknown, same_attributes};
 use crate::graph::qlinear::number;
 use crate::graph::quantized_ops::quantized_op;
 use crate::graph::uses::rearranged_from;
-use crate::graph::{Producer, ValueId};
+use crate::graph::{Graph, Producer, ValueId};
+use crate::util::axes::axis_of;
 
 /// Operators that output formats replace.
 pub(super) const REPLACED: [&str; 5] = ["MatMul", "Gemm", "Conv", "Gather", "LSTM"];
@@ -187,8 +188,9 @@ impl<'m> Walk<'_, 'm> {
             "MatMulNBits" => (self.wrong_width(product), true),
             "MatMulBnb4" => (None, true),
             "GatherBlockQuantized" => {
-                let axes = [(is, "gather_axis", 0), (is, "quantize_axis", 1), (was, "axis", 0)];
-                let wrong = axes.iter().any(|(node, name, usual)| node.int(name, *usual) != *usual);
+                let wrong = axis(self.before, there, "axis", 0) != Some(0)
+                    || axis(self.after, product, "gather_axis", 0) != Some(0)
+                    || axis(self.after, product, "quantize_axis", 1) != Some(1);
                 (wrong.then(|| "gathers rows along another axis".to_owned()), false)
             }
             "DynamicQuantizeLSTM" => (self.wrong_lstm(there, product), false),
@@ -370,6 +372,15 @@ impl<'m> Walk<'_, 'm> {
                 None => return (value, by),
             }
         }
+    }
+}
+
+/// The axis that an attribute of a node says, counted from the first axis of its input 0.
+fn axis(graph: &Graph<'_>, node: usize, name: &str, default: i64) -> Option<usize> {
+    let axis = graph.nodes[node].int(name, default);
+    match graph.shape(graph.input(node, 0)?) {
+        Some(shape) => axis_of(axis, shape.len()),
+        None => usize::try_from(axis).ok(),
     }
 }
 
