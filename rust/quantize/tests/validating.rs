@@ -7,10 +7,12 @@ use std::collections::BTreeMap;
 
 use common::{constant, fixture, fixtures, ranges};
 use quantize_rs::{
-    Check, Config, Format, Model, PreprocessedModel, QType, Target, Tensor, Validation,
-    WeightMethod, validate,
+    Check, Config, Format, HalfOptions, Model, PreprocessedModel, QType, Target, Tensor,
+    Validation, WeightMethod, convert_half, validate,
 };
-use quantize_rs_onnx::{AttributeProto, DataType, Edit, Raw, TensorProto};
+use quantize_rs_onnx::{
+    AttributeProto, DataType, Dimension, Edit, NodeProto, Raw, TensorProto, ValueInfoProto,
+};
 
 /// Every kind of quantized file.
 fn configurations() -> Vec<(&'static str, Config)> {
@@ -423,4 +425,32 @@ fn a_gather_may_count_its_axis_from_the_end() {
     position(&quantized, "GatherBlockQuantized");
     let found = validate(&model, &quantized, None).unwrap();
     assert!(found.passed(), "{found}");
+}
+
+#[test]
+fn the_scale_and_the_zero_point_of_a_bias_are_constant() {
+    let model = fixture("gemm_plain");
+    let quantized = made(&model, common::with_activations()).unwrap();
+    let nodes = &quantized.graph().node;
+    let bias = &nodes[position(&quantized, "Gemm")].input[2];
+    let at = nodes.iter().position(|node| node.output[0] == *bias).unwrap();
+    let [integers, scale] = [0, 1].map(|input| nodes[at].input[input].clone());
+    let to = AttributeProto::int("to", DataType::Int32.number().into());
+    let computed = [
+        node("Identity", &[&scale], "again", &[]),
+        node("ReduceMax", &["x"], "most", &[]),
+        node("Cast", &["x"], "whole", &[to]),
+    ];
+    for (input, made) in [1, 1, 2].into_iter().zip(computed) {
+        let set = Edit::SetInput { node: at, input, value: made.output[0].clone() };
+        let wrong = edited(&quantized, vec![Edit::AddNode(made), set]);
+        let found = validate(&model, &wrong, None).unwrap();
+        assert!(named(&found, Check::Scale, &[&integers]), "{found}");
+    }
+}
+
+fn node(op_type: &str, inputs: &[&str], output: &str, attribute: &[AttributeProto]) -> NodeProto {
+    let attribute = attribute.iter().cloned().map(Raw::new).collect();
+    let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
+    NodeProto::new(output, op_type, inputs, vec![output.to_owned()], attribute)
 }

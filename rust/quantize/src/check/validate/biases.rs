@@ -150,7 +150,15 @@ impl Work<'_, '_> {
         input: usize,
         found: &mut Validation,
     ) -> Result<(), QuantizeError> {
-        let Some(bias) = decode(self.after, here, input, found)? else { return Ok(()) };
+        let Some(bias) = decode(self.after, here, input, found)? else {
+            // The original may compute its scale at run time too.
+            let known = unknown(self.before, there, input).is_none();
+            let unknown = unknown(self.after, here, input).filter(|_| known);
+            if let Some((name, why)) = unknown {
+                found.problem(Check::Scale, name, why);
+            }
+            return Ok(());
+        };
         let Some(original) = self.original_bias(here, there, input, bias.floats.len())? else {
             return Ok(());
         };
@@ -342,14 +350,14 @@ fn decode(
     if after.nodes[node].op_type != "DequantizeLinear" {
         return Ok(None);
     }
-    let scale = after.input(node, 1).filter(|id| after.constant(*id).is_some());
+    let scale = after.input(node, 1).filter(|id| after.constant_behind(*id).is_some());
     let (Some(scale), Some(qtype)) = (scale, qtype_of(proto)) else { return Ok(None) };
     let name = after.values[integers].name.to_owned();
     let tensor = after.model.tensor(proto)?;
-    let scales = after.constant(scale).map(float).transpose()?.flatten().unwrap_or_default();
-    let zero_point = after.input(node, 2).and_then(|id| after.constant(id));
-    let zero_points = match zero_point {
-        Some(proto) => points(&after.model.tensor(proto)?, scales.len()),
+    let scales = after.constant_behind(scale).map(float).transpose()?.flatten().unwrap_or_default();
+    let zero_points = match after.input(node, 2).map(|id| after.constant_behind(id)) {
+        Some(Some(proto)) => points(&after.model.tensor(proto)?, scales.len()),
+        Some(None) => None,
         None => Some(vec![0; scales.len()]),
     };
     let codes = points(&tensor, tensor.elements());
@@ -369,6 +377,31 @@ fn decode(
     // The scale of an int32 bias must be the product of two other scales.
     let scale = (qtype.bits() == 32).then_some(scale);
     Ok(Some(Bias { name, floats, scales, scale }))
+}
+
+/// The constant integers that a node adds if they cannot be dequantized, and the reason.
+fn unknown<'m>(graph: &Graph<'m>, node: usize, input: usize) -> Option<(&'m str, &'static str)> {
+    let Producer::Node { node, .. } = graph.values[graph.input(node, input)?].producer else {
+        return None;
+    };
+    let integers = graph.input(node, 0)?;
+    let proto = graph.constant(integers)?;
+    if graph.nodes[node].op_type != "DequantizeLinear" {
+        return None;
+    }
+    let computed = |input: usize| {
+        graph.input(node, input).is_some_and(|id| graph.constant_behind(id).is_none())
+    };
+    let why = if computed(1) {
+        "its scale is not constant, and that of a bias has to be"
+    } else if computed(2) {
+        "its zero point is not constant, and that of a bias has to be"
+    } else if qtype_of(proto).is_none() {
+        "no bias is stored as integers of its type"
+    } else {
+        return None;
+    };
+    Some((graph.values[integers].name, why))
 }
 
 /// The node whose output a bias is added to.
