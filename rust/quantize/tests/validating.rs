@@ -449,8 +449,59 @@ fn the_scale_and_the_zero_point_of_a_bias_are_constant() {
     }
 }
 
+/// A model of opset 17 with these nodes, which reads `x` of shape `[?, 16]` and outputs
+/// `relu1_y`.
+fn model_of(dtype: DataType, nodes: Vec<NodeProto>) -> Model {
+    let mut edits = vec![Edit::RemoveNode(0)];
+    edits.push(Edit::SetValueInfo(ValueInfoProto::new("relu1_y", dtype, None)));
+    edits.extend(nodes.into_iter().map(Edit::AddNode));
+    edited(&fixture("no_weights"), edits)
+}
+
 fn node(op_type: &str, inputs: &[&str], output: &str, attribute: &[AttributeProto]) -> NodeProto {
     let attribute = attribute.iter().cloned().map(Raw::new).collect();
     let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
     NodeProto::new(output, op_type, inputs, vec![output.to_owned()], attribute)
+}
+
+/// The model in float16.
+fn in_halves(model: &Model) -> Model {
+    convert_half(model, &HalfOptions::default()).unwrap().model().clone()
+}
+
+#[test]
+fn a_type_that_an_attribute_says_may_become_float16() {
+    let float = DataType::Float.number().into();
+    let made = [
+        node("EyeLike", &["x"], "made", &[AttributeProto::int("dtype", float)]),
+        node("RandomUniformLike", &["x"], "made", &[AttributeProto::int("dtype", float)]),
+        node("HannWindow", &["size"], "made", &[]),
+        node("HannWindow", &["size"], "made", &[AttributeProto::int("output_datatype", float)]),
+        node("HannWindow", &["size"], "made", &[AttributeProto::int("periodic", 0)]),
+    ];
+    for made in made {
+        let named = made.op_type.clone();
+        let nodes = vec![
+            node("Size", &["x"], "size", &[]),
+            made,
+            node("ReduceMax", &["made"], "most", &[]),
+            node("Relu", &["x"], "positive", &[]),
+            node("Mul", &["positive", "most"], "relu1_y", &[]),
+        ];
+        let model = model_of(DataType::Float, nodes);
+        let halves = in_halves(&model);
+        let at = position(&halves, &named);
+        let types = ["dtype", "output_datatype"].map(|name| halves.graph().node[at].int(name, 0));
+        assert!(types.contains(&DataType::Float16.number().into()), "{named}");
+        let found = validate(&model, &halves, None).unwrap();
+        assert!(found.passed(), "{named}: {found}");
+        let with = node("HannWindow", &["size"], "made", &[AttributeProto::int("periodic", 7)]);
+        if named == with.op_type {
+            let mut wrong = (*halves.graph().node[at]).clone();
+            wrong.attribute.retain(|attribute| attribute.name != "periodic");
+            wrong.attribute.extend(with.attribute);
+            let wrong = edited(&halves, vec![Edit::ReplaceNode { node: at, with: wrong }]);
+            assert!(!validate(&model, &wrong, None).unwrap().passed(), "{named}");
+        }
+    }
 }

@@ -31,6 +31,8 @@ use crate::options::HalfType;
 use decide::Settings;
 use scope::Scope;
 
+pub(crate) use operators::type_attribute;
+
 /// Why a node stays float32.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "code", rename_all = "snake_case")]

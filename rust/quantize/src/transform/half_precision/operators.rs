@@ -389,7 +389,7 @@ pub(super) fn takes_any(node: &NodeProto) -> bool {
 }
 
 /// The attribute that says which type an output has, and whether it is float32 without it.
-pub(super) fn type_attribute(op_type: &str) -> Option<(&'static str, bool)> {
+pub(crate) fn type_attribute(op_type: &str) -> Option<(&'static str, bool)> {
     Some(match op_type {
         "Cast" => ("to", false),
         "RandomNormal" | "RandomUniform" => ("dtype", true),

@@ -21,7 +21,7 @@ use super::{Check, Validation};
 use crate::graph::qlinear::qlinear_of;
 use crate::graph::{Graph, Producer, ValueId, moe};
 use crate::options::HalfType;
-use crate::transform::half_precision::rounds_to;
+use crate::transform::half_precision::{rounds_to, type_attribute};
 
 pub(super) use self::constants::{constants_behind, is_unknown};
 pub(super) use self::equality::{equal, same_attributes};
@@ -182,9 +182,15 @@ impl Walk<'_, '_> {
                     || self.half.is_some_and(rounds)
             });
         }
-        let Some(half) = self.half else { return false };
-        let casts_to = |node: &NodeProto, dtype: DataType| {
-            node.op_type == "Cast" && node.int("to", 0) == i64::from(dtype.number())
+        let Some((name, by_default)) = type_attribute(&was.op_type) else { return false };
+        let says = |node: &NodeProto, dtype: DataType| match node.attribute(name) {
+            Some(attribute) => attribute.i == Some(i64::from(dtype.number())),
+            None => by_default && dtype == DataType::Float,
+        };
+        let others = |node: &NodeProto| {
+            let mut node = node.clone();
+            node.attribute.retain(|attribute| attribute.name != name);
+            node
         };
         casts_to(was, DataType::Float) && casts_to(is, half.data_type())
     }
