@@ -505,3 +505,27 @@ fn a_type_that_an_attribute_says_may_become_float16() {
         }
     }
 }
+
+#[test]
+fn an_output_may_state_a_shape_that_the_original_leaves_open() {
+    let with = |shape: Option<&[Option<i64>]>| {
+        let length = |value: &Option<i64>| {
+            let mut length = Dimension::default();
+            length.value = *value;
+            length
+        };
+        let shape = shape.map(|shape| shape.iter().map(length).collect());
+        let info = ValueInfoProto::new("relu1_y", DataType::Float, shape);
+        edited(&fixture("no_weights"), vec![Edit::SetValueInfo(info)])
+    };
+    let passes = |there: Option<&[Option<i64>]>, here: Option<&[Option<i64>]>| {
+        validate(&with(there), &with(here), None).unwrap().passed()
+    };
+    let (open, known): (&[_], &[_]) = (&[None, Some(16)], &[Some(4), Some(16)]);
+    assert!(passes(None, Some(open)) && passes(None, Some(known)));
+    assert!(passes(Some(open), Some(known)));
+    assert!(!passes(Some(known), Some(open)));
+    assert!(!passes(Some(known), None));
+    assert!(!passes(Some(known), Some(&[Some(5), Some(16)])));
+    assert!(!passes(Some(open), Some(&[Some(16)])));
+}
