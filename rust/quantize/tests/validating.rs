@@ -529,3 +529,34 @@ fn an_output_may_state_a_shape_that_the_original_leaves_open() {
     assert!(!passes(Some(known), Some(&[Some(5), Some(16)])));
     assert!(!passes(Some(open), Some(&[Some(16)])));
 }
+
+#[test]
+fn a_quantize_linear_may_take_the_place_of_a_relu() {
+    let model = fixture("mlp_relu");
+    let quantized = made(&model, common::with_activations()).unwrap();
+    let relu = position(&quantized, "Relu");
+    let nodes = &quantized.graph().node;
+    let (input, output) = (nodes[relu].input[0].clone(), nodes[relu].output[0].clone());
+    let reader = |value: &str| nodes.iter().position(|node| node.input[0] == value).unwrap();
+    let quantizes = reader(&output);
+    assert_eq!(nodes[quantizes].op_type, "QuantizeLinear");
+    let dequantizes = reader(&nodes[quantizes].output[0]);
+    let validated = |zero_point: u8| {
+        let data = vec![zero_point].into();
+        let zero = Tensor { dtype: DataType::UInt8, shape: vec![], data };
+        let set = |node, input, value: &str| Edit::SetInput { node, input, value: value.into() };
+        let edits = vec![
+            Edit::AddInitializer(TensorProto::new("zero", &zero)),
+            set(quantizes, 2, "zero"),
+            set(dequantizes, 2, "zero"),
+            set(quantizes, 0, &input),
+            Edit::RemoveNode(relu),
+            Edit::RemoveValueInfo(output.clone()),
+        ];
+        validate(&model, &edited(&quantized, edits), None).unwrap()
+    };
+    let found = validated(0);
+    assert!(found.passed(), "{found}");
+    let found = validated(9);
+    assert!(named(&found, Check::Scale, &["limits its output to 0"]), "{found}");
+}

@@ -119,14 +119,15 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Whether the output of an operator on integers stays within the range of a `Relu` or `Clip`
-    /// of the original that has no other counterpart.
-    pub(super) fn folded(&mut self, there: usize, here: usize, twin: &QLinear) {
+    /// Checks that the output of an operator on integers, or of a `QuantizeLinear`, stays within the
+    /// range of a `Relu` or `Clip` of the original that has no other counterpart. `scale` is the
+    /// input with the scale of the output.
+    pub(super) fn folded(&mut self, there: usize, here: usize, scale: Option<usize>) {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let Some((min, max)) = limits(self.before, there) else {
             return self.found.skip(was.named(), "its limits are computed at run time");
         };
-        let Some((scale, least, most)) = reaches(self.after, here, twin) else {
+        let Some((scale, least, most)) = reaches(self.after, here, scale) else {
             return self.found.skip(is.named(), "its scale is computed at run time");
         };
         let slack = f64::from(scale.abs()) * 0.501;
@@ -200,10 +201,12 @@ fn is_usual(op_type: &str, attribute: &AttributeProto) -> bool {
     }
 }
 
-/// The scale of the output of an operator on integers, and its smallest and largest value.
-fn reaches(after: &Graph<'_>, node: usize, twin: &QLinear) -> Option<(f32, f64, f64)> {
-    let scale = number(after, after.input(node, twin.output?)?)?;
-    let (dtype, zero_point) = match after.input(node, twin.output? + 1) {
+/// The scale of the output of an operator on integers, and its smallest and largest value. The
+/// scale is this input, and the zero point the next one.
+fn reaches(after: &Graph<'_>, node: usize, scale: Option<usize>) -> Option<(f32, f64, f64)> {
+    let at = scale?;
+    let scale = number(after, after.input(node, at)?)?;
+    let (dtype, zero_point) = match after.input(node, at + 1) {
         Some(id) => {
             let tensor = after.model.tensor(after.constant(id)?).ok()?;
             (tensor.dtype, *points(&tensor, 1)?.first()?)

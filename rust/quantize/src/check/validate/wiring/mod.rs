@@ -118,6 +118,10 @@ impl Walk<'_, '_> {
         if self.before.constant_behind(there).is_some() || sparse(self.before, there) {
             return self.constant(there, here, step);
         }
+        if let Some(there) = self.past_clamp(there, step.here, here) {
+            self.waiting.push(Step { there, ..step.clone() });
+            return;
+        }
         if !self.seen.insert((there, here)) {
             return;
         }
@@ -133,7 +137,7 @@ impl Walk<'_, '_> {
                     && let Some(twin) = qlinear_of(is)
                     && let Some(there) = self.before.input(n, 0)
                 {
-                    self.folded(n, m, twin);
+                    self.folded(n, m, twin.output);
                     self.waiting.push(Step { there, ..step.clone() });
                 } else if moe::is_moe(was) && moe::is_qmoe(is) {
                     self.experts(n, m);
@@ -192,7 +196,31 @@ impl Walk<'_, '_> {
             node.attribute.retain(|attribute| attribute.name != name);
             node
         };
-        casts_to(was, DataType::Float) && casts_to(is, half.data_type())
+        let narrowed = self.half.is_some_and(|half| says(is, half.data_type()));
+        says(was, DataType::Float)
+            && (narrowed || says(is, DataType::Float))
+            && same_attributes(&others(was), &others(is))
+    }
+
+    /// The input of a `Relu` or `Clip` of the original whose place a `QuantizeLinear` takes: one
+    /// that quantizes `here` before it is read as `read`, without such a node. Its range is checked.
+    fn past_clamp(&mut self, there: ValueId, read: ValueId, here: ValueId) -> Option<ValueId> {
+        let Producer::Node { node: n, .. } = self.before.values[there].producer else {
+            return None;
+        };
+        let was = self.before.nodes[n];
+        if !was.is_onnx() || !FOLDED.contains(&was.op_type.as_str()) {
+            return None;
+        }
+        if let Producer::Node { node, .. } = self.after.values[here].producer {
+            let is = self.after.nodes[node];
+            if same_operator(was, is) || qlinear_of(is).is_some() {
+                return None;
+            }
+        }
+        let quantizes = self.quantizes(read)?;
+        self.folded(n, quantizes, Some(1));
+        self.before.input(n, 0)
     }
 
     fn wrong(&mut self, there: ValueId, here: ValueId, step: &Step) {

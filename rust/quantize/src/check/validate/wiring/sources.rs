@@ -81,6 +81,18 @@ impl<'m> Walk<'_, 'm> {
         value
     }
 
+    /// The `QuantizeLinear` that a value was quantized by before it was dequantized.
+    pub(super) fn quantizes(&self, mut value: ValueId) -> Option<usize> {
+        while let Some(source) = rounded(self.after, value) {
+            let Producer::Node { node, .. } = self.after.values[value].producer else { break };
+            if self.after.nodes[node].op_type == "QuantizeLinear" {
+                return Some(node);
+            }
+            value = source;
+        }
+        None
+    }
+
     /// The value that a value is quantized, dequantized or smoothed from.
     fn source(&self, value: ValueId) -> Option<ValueId> {
         if let Some(source) = rounded(self.after, value) {
