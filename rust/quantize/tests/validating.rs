@@ -560,3 +560,35 @@ fn a_quantize_linear_may_take_the_place_of_a_relu() {
     let found = validated(9);
     assert!(named(&found, Check::Scale, &["limits its output to 0"]), "{found}");
 }
+
+#[test]
+fn a_model_may_only_read_float16() {
+    let cast = |to: DataType| AttributeProto::int("to", to.number().into());
+    let models = [
+        (DataType::Int64, vec![node("ArgMax", &["x"], "relu1_y", &[])]),
+        (DataType::Int64, vec![node("NonZero", &["x"], "relu1_y", &[])]),
+        (DataType::Bool, vec![node("IsNaN", &["x"], "relu1_y", &[])]),
+        (DataType::Bool, vec![node("Greater", &["x", "x"], "relu1_y", &[])]),
+        (
+            DataType::Bool,
+            vec![
+                node("Cast", &["x"], "is", &[cast(DataType::Bool)]),
+                node("Cast", &["is"], "number", &[cast(DataType::Float)]),
+                node("Equal", &["number", "number"], "relu1_y", &[]),
+            ],
+        ),
+        (
+            DataType::Float,
+            vec![
+                node("Cast", &["x"], "is", &[cast(DataType::Bool)]),
+                node("Cast", &["is"], "relu1_y", &[cast(DataType::Float)]),
+            ],
+        ),
+    ];
+    for (dtype, nodes) in models {
+        let model = model_of(dtype, nodes);
+        let halves = in_halves(&model);
+        let found = validate(&model, &halves, None).unwrap();
+        assert!(found.passed(), "{found}");
+    }
+}

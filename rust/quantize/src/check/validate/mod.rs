@@ -221,11 +221,14 @@ fn is_explained(best: Option<&([usize; 4], Validation)>) -> bool {
     best.is_some_and(|([missing, _, problems, _], _)| missing + problems == 0)
 }
 
-/// The 16-bit type that a model computes in, and its original does not.
+/// The 16-bit type that a model computes in, and its original does not. The results of comparisons
+/// and searches have another type: then more nodes read the 16-bit type than in the original.
 fn computed_half(original: &Model, quantized: &Model) -> Result<Option<HalfType>, QuantizeError> {
+    use half_precision::{computes_in, readers_of};
     for half in HalfType::ALL {
-        if half_precision::computes_in(quantized, *half)?
-            && !half_precision::computes_in(original, *half)?
+        if !computes_in(original, *half)?
+            && (computes_in(quantized, *half)?
+                || readers_of(quantized, *half)? > readers_of(original, *half)?)
         {
             return Ok(Some(*half));
         }

@@ -258,6 +258,15 @@ pub(crate) fn computes_in(model: &Model, half: HalfType) -> Result<bool, Quantiz
     Scope::main(model, &inferred)?.computes_in(half.data_type())
 }
 
+/// How many nodes of a model compute with values of a type, whatever the type of their result is.
+///
+/// # Errors
+/// The graph is not well-formed.
+pub(crate) fn readers_of(model: &Model, half: HalfType) -> Result<usize, QuantizeError> {
+    let inferred = Inferred::of(model);
+    Scope::main(model, &inferred)?.readers_of(half.data_type())
+}
+
 /// Whether a float32 constant became this one, each element rounded to 16 bits, or clipped as those
 /// of masks are.
 pub(crate) fn rounds_to(before: &Tensor, after: &Tensor, half: HalfType) -> bool {

@@ -4,6 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use quantize_rs_onnx::{DataType, GraphProto, Model, NodeProto, Tensor, TensorProto, topological};
 
+use super::operators::takes_any;
 use crate::QuantizeError;
 use crate::graph::constants;
 use crate::graph::elements::is_single_or_half;
@@ -134,6 +135,20 @@ impl<'s> Scope<'s> {
             }
         }
         Ok(false)
+    }
+
+    /// How many nodes compute with values of a type, here or in subgraphs. A node that casts them
+    /// or reads their shape does not.
+    pub(super) fn readers_of(&self, dtype: DataType) -> Result<usize, QuantizeError> {
+        let mut count = 0;
+        for node in &self.graph.node {
+            let reads = |name: &String| self.dtype(name) == Some(dtype);
+            count += usize::from(!takes_any(node) && node.input.iter().any(reads));
+            for body in node.subgraphs() {
+                count += self.body(body)?.readers_of(dtype)?;
+            }
+        }
+        Ok(count)
     }
 
     /// The node of this graph that computes a value.
