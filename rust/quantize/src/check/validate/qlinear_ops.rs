@@ -119,9 +119,9 @@ impl Walk<'_, '_> {
         }
     }
 
-    /// Checks that the output of an operator on integers, or of a `QuantizeLinear`, stays within the
-    /// range of a `Relu` or `Clip` of the original that has no other counterpart. `scale` is the
-    /// input with the scale of the output.
+    /// Checks that the output of an operator on integers, or of a `QuantizeLinear`, stays within
+    /// the range of a `Relu` or `Clip` of the original that has no other counterpart. `scale` is
+    /// the input with the scale of the output.
     pub(super) fn folded(&mut self, there: usize, here: usize, scale: Option<usize>) {
         let (was, is) = (self.before.nodes[there], self.after.nodes[here]);
         let Some((min, max)) = limits(self.before, there) else {

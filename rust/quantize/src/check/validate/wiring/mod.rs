@@ -203,7 +203,8 @@ impl Walk<'_, '_> {
     }
 
     /// The input of a `Relu` or `Clip` of the original whose place a `QuantizeLinear` takes: one
-    /// that quantizes `here` before it is read as `read`, without such a node. Its range is checked.
+    /// that quantizes `here` before it is read as `read`, without such a node. Its range is
+    /// checked.
     fn past_clamp(&mut self, there: ValueId, read: ValueId, here: ValueId) -> Option<ValueId> {
         let Producer::Node { node: n, .. } = self.before.values[there].producer else {
             return None;
