@@ -270,20 +270,26 @@ def test_a_gemm_whose_bias_is_a_row_runs_on_integers() -> None:
         pytest.param({"mode": "linear"}, [1, 1, 0.5, 0.5], id="linear"),
     ],
 )
-@pytest.mark.parametrize("between", [False, True])
+@pytest.mark.parametrize("behind", ["", "Relu", "HardSwish", "MaxPool", "Concat"])
 @pytest.mark.parametrize("output_format", ["qdq", "qoperator"])
 def test_a_resize_between_convolutions_is_loaded(
-    attributes: dict[str, Any], scales: list[float], between: bool, output_format: str
+    attributes: dict[str, Any], scales: list[float], behind: str, output_format: str
 ) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], "first"),
-        helper.make_node("Resize", ["a", "", "s"], ["b"], **attributes),
-        helper.make_node("Relu", ["b"], ["c"]),
-        helper.make_node("Conv", ["c" if between else "b", "v"], ["y"], "second"),
+        helper.make_node("Add", ["a", "a"], ["b"]),
+        helper.make_node("Resize", ["b", "", "s"], ["c"], **attributes),
     ]
-    if not between:
-        del nodes[2]
-    constants = {"w": floats(8, 4, 3, 3), "v": floats(4, 8, 1, 1, seed=1)}
+    if behind:
+        inputs = ["c", "c"] if behind == "Concat" else ["c"]
+        rest: dict[str, dict[str, Any]] = {
+            "Concat": {"axis": 1},
+            "MaxPool": {"kernel_shape": [2, 2]},
+        }
+        nodes.append(helper.make_node(behind, inputs, ["d"], **rest.get(behind, {})))
+    nodes.append(helper.make_node("Conv", ["d" if behind else "c", "v"], ["y"], "second"))
+    channels = 16 if behind == "Concat" else 8
+    constants = {"w": floats(8, 4, 3, 3), "v": floats(4, channels, 1, 1, seed=1)}
     scales_of = np.array(scales, np.float32)
     data = model(nodes, [1, 4, 18, 18], 19, **constants, s=scales_of)
     x = {"x": floats(1, 4, 18, 18, seed=2)}
@@ -294,3 +300,19 @@ def test_a_resize_between_convolutions_is_loaded(
     for optimized in (False, True):
         found = oracle.ort(report.model, x, optimized=optimized)
         assert oracle.sqnr(oracle.ort(data, x), found) > 20
+
+
+def test_a_resize_of_the_input_leaves_convolutions_on_integers() -> None:
+    nodes = [
+        helper.make_node("Resize", ["x", "", "s"], ["a"], mode="cubic"),
+        helper.make_node("Conv", ["a", "w"], ["b"]),
+        helper.make_node("Conv", ["b", "v"], ["y"]),
+    ]
+    constants = {"w": floats(8, 4, 3, 3), "v": floats(4, 8, 1, 1, seed=1)}
+    scales = np.array([1, 1, 0.5, 0.5], np.float32)
+    data = model(nodes, [1, 4, 18, 18], 19, **constants, s=scales)
+    x = {"x": floats(1, 4, 18, 18, seed=2)}
+    report = quantize_rs.quantize_with_calibration(data, None, x, target="x86-avx2", check="none")
+    assert report.model is not None
+    assert oracle.kernels(report.model)["QLinearConv"] == 2
+    assert oracle.sqnr(oracle.ort(data, x), oracle.ort(report.model, x)) > 20

@@ -1,12 +1,14 @@
 //! Which nodes can multiply on integers. All other quantization of activations follows from them.
 
+use std::collections::HashSet;
+
 use quantize_rs_math::QType;
 use quantize_rs_onnx::DataType;
 
 use super::accumulator_overflow::overflows;
 use super::activations::ActivationContext;
 use super::decisions::{Decisions, Outcome};
-use super::ort_int8_workarounds::{follows_resize, writes_type};
+use super::ort_int8_workarounds::{convs_after_resize, writes_type};
 use super::{Decision, KeepReason};
 use crate::graph::ops::{IntegerSupport, OpRule, Slot};
 use crate::graph::uses;
@@ -21,6 +23,10 @@ const MAX_SUMMED_PRODUCTS: usize = 512;
 /// Why a `MatMul` computes in float if other nodes read its weight before it is reshaped or
 /// transposed, such as an embedding table.
 const REARRANGED: &str = "its weight is rearranged before it is read";
+
+/// Why a `Conv` computes in float if ONNX Runtime would compute a `Resize` before it incorrectly.
+const AFTER_RESIZE: &str =
+    "ONNX Runtime may not load a Resize like the one before it between integer Convs";
 
 /// The number of elements from which on dequantizing a weight takes noticeable time.
 const MIN_SLOW_ELEMENTS: usize = 1 << 18;
@@ -43,7 +49,14 @@ pub(super) struct IntegerOp {
 /// Finds the nodes that can multiply on integers. For other nodes that multiply, the reason is
 /// recorded at their input.
 pub(super) fn find(context: &ActivationContext<'_, '_>, decisions: &Decisions) -> Outcome {
-    let of_node = |node: usize| match context.integer_op(decisions, node) {
+    // Where inputs alone are quantized, ONNX Runtime fuses no convolution on integers.
+    let inputs_alone = context.profile.placement == Placement::OpInputs;
+    let moved = if inputs_alone { HashSet::new() } else { convs_after_resize(context.graph) };
+    let of = |node: usize| match context.integer_op(decisions, node) {
+        Ok(Some(_)) if moved.contains(&node) => Err(AFTER_RESIZE),
+        found => found,
+    };
+    let of_node = |node: usize| match of(node) {
         Ok(Some(op)) => Outcome::integer_op(op).and(context.keep_bias(decisions, node)),
         Ok(None) => Outcome::default(),
         Err(why) => {
@@ -145,10 +158,6 @@ impl ActivationContext<'_, '_> {
         }
         if beside == QType::Int8 && graph.nodes[node].op_type == "MatMul" && self.is_vector(input) {
             return Err("its input is an int8 vector, which ONNX Runtime may not load");
-        }
-        // A runtime for accelerators fuses nothing around it.
-        if self.profile.placement != Placement::OpInputs && follows_resize(graph, node, input) {
-            return Err("ONNX Runtime may not load a Resize like that between integer Convs");
         }
         let operator_alone = integer == IntegerSupport::OperatorAlone;
         if operator_alone && beside != QType::UInt8 {

@@ -15,6 +15,8 @@
 //! a `Resize` between them. If that is cubic and makes an axis shorter, keeps the aspect ratio of
 //! some axes, or crops, it does not load the model, or its results are wrong (observed in 1.32).
 
+use std::collections::HashSet;
+
 use quantize_rs_math::{Granularity, QSpec, QType};
 use quantize_rs_onnx::Model;
 
@@ -79,28 +81,50 @@ pub(super) fn is_read_by(graph: &Graph<'_>, value: ValueId, op_types: &[&str]) -
     })
 }
 
-/// Whether a node is a `Conv` after a `Resize` that ONNX Runtime cannot compute with the channels
-/// last.
-pub(super) fn follows_resize(graph: &Graph<'_>, node: usize, input: ValueId) -> bool {
-    let mut value = input;
-    while let Producer::Node { node: made_by, .. } = graph.values[value].producer
-        && graph.nodes[node].op_type == "Conv"
-    {
-        let proto = graph.nodes[made_by];
-        match (proto.op_type.as_str(), graph.input(made_by, 0)) {
-            ("Resize", _) => return needs_channels_first(graph, made_by),
-            ("Clip" | "LeakyRelu" | "Relu" | "Sigmoid", Some(before)) => value = before,
-            _ => return false,
-        }
-    }
-    false
+/// The `Conv` nodes after a `Resize` that ONNX Runtime cannot compute with the channels last, if a
+/// `Conv` comes before it too.
+pub(super) fn convs_after_resize(graph: &Graph<'_>) -> HashSet<usize> {
+    let made_by = |value: ValueId| match graph.values[value].producer {
+        Producer::Node { node, .. } => Some(node),
+        _ => None,
+    };
+    let before = |node: usize| -> Vec<usize> {
+        let inputs = 0..graph.nodes[node].input.len();
+        inputs.filter_map(|input| made_by(graph.input(node, input)?)).collect()
+    };
+    let after = |node: usize| -> Vec<usize> {
+        let outputs = 0..graph.nodes[node].output.len();
+        let values = outputs.filter_map(|output| graph.output(node, output));
+        values.flat_map(|value| &graph.values[value].consumers).map(|it| it.node).collect()
+    };
+    let odd = (0..graph.nodes.len()).filter(|node| needs_channels_first(graph, *node));
+    let between = odd.filter(|resize| !nearest_convs(graph, *resize, before).is_empty());
+    between.flat_map(|resize| nearest_convs(graph, resize, after)).collect()
 }
 
-/// Whether a `Resize` needs the order of the axes that it has.
+/// The first `Conv` on each way from a node, past nodes that do not multiply by a weight.
+fn nearest_convs(graph: &Graph<'_>, from: usize, next: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
+    let (mut found, mut pending, mut seen) = (Vec::new(), vec![from], HashSet::new());
+    while let Some(node) = pending.pop() {
+        for other in next(node).into_iter().filter(|other| seen.insert(*other)) {
+            match graph.nodes[other].op_type.as_str() {
+                "Conv" => found.push(other),
+                "ConvTranspose" | "Gemm" | "MatMul" => {}
+                _ => pending.push(other),
+            }
+        }
+    }
+    found
+}
+
+/// Whether a node is a `Resize` that needs the order of the axes that it has.
 fn needs_channels_first(graph: &Graph<'_>, resize: usize) -> bool {
     /// The input with the scales.
     const SCALES: usize = 2;
     let proto = graph.nodes[resize];
+    if proto.op_type != "Resize" || !proto.is_onnx() {
+        return false;
+    }
     let is = |attribute: &str, value: &[u8]| {
         proto.attribute(attribute).is_some_and(|found| found.s.as_deref() == Some(value))
     };
