@@ -136,20 +136,5 @@ def compare(
     with Run(engine, limit, threads, progress).session("comparing") as begun:
         found = result(Comparison, _core.compare(*models, source, options, begun))
     warn(found.warnings)
-    given = not_defaults(
-        compare,
-        labels=labels,
-        scores=scores,
-        metric=metric,
-        latency=latency,
-        runs=runs,
-        latency_threads=latency_threads,
-        engine=engine,
-        limit=limit,
-        num_samples=num_samples,
-        sample_shape=sample_shape,
-        seed=seed,
-        threads=threads,
-        progress=progress,
-    )
+    given = not_defaults(compare, locals())
     return stamped(found, "compare", (original, quantized, data), given, data)

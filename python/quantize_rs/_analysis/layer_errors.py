@@ -88,14 +88,5 @@ def layer_errors(
     )
     with Run(engine, limit, threads, progress).session("analyzing layers") as begun:
         found = result(LayerErrors, _core.layer_errors(*models, source, begun))
-    given = not_defaults(
-        layer_errors,
-        engine=engine,
-        limit=limit,
-        num_samples=num_samples,
-        sample_shape=sample_shape,
-        seed=seed,
-        threads=threads,
-        progress=progress,
-    )
+    given = not_defaults(layer_errors, locals())
     return stamped(found, "layer_errors", (original, quantized, data), given, data)

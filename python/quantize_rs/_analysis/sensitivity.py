@@ -141,26 +141,7 @@ def sensitivity(
         shown |= {"labels": labels is not None, "scores": scores is not None}
         check.reject_unused("without data", **run, **noise, **shown)
     asked = model
-    given = not_defaults(
-        sensitivity,
-        metric=metric,
-        labels=labels,
-        scores=scores,
-        all_but_one=all_but_one,
-        ranges=ranges,
-        weights=weights,
-        activations=activations,
-        per_channel=per_channel,
-        exclude=exclude,
-        resume=resume,
-        engine=engine,
-        limit=limit,
-        num_samples=num_samples,
-        sample_shape=sample_shape,
-        seed=seed,
-        threads=threads,
-        progress=progress,
-    )
+    given = not_defaults(sensitivity, locals())
     if isinstance(model, Plan):
         unused = {"weights": weights is not None, "activations": not is_default(activations)}
         unused |= {"per_channel": per_channel is not None, "exclude": exclude is not None}

@@ -38,14 +38,14 @@ def stamped(
     return dataclasses.replace(found, _outcome=outcome, origin=origin)
 
 
-def not_defaults(function: Callable[..., object], **arguments: object) -> dict[str, object]:
-    """Return the arguments of a call that are not the defaults of the function."""
-    parameters = inspect.signature(function).parameters
-    return {
-        name: value
-        for name, value in arguments.items()
-        if not _same(value, parameters[name].default)
-    }
+def not_defaults(function: Callable[..., object], names: Mapping[str, object]) -> dict[str, object]:
+    """Return the arguments of a call that are not the defaults of the function, but for `data`.
+
+    `names` are the local names of the function. What has no default is not among the result.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    options = [it for it in parameters if it.default is not it.empty and it.name != "data"]
+    return {it.name: names[it.name] for it in options if not _same(names[it.name], it.default)}
 
 
 def _same(value: object, default: object) -> bool:
