@@ -2,10 +2,9 @@
 
 use quantize_rs_math::Range;
 
-use super::clip::{self, Bound};
+use super::clip::{self, Bound, single};
 use super::ops;
 use super::ops::IntegerSupport;
-use crate::graph::clip::single;
 use crate::graph::constants::fixed;
 use crate::graph::{Graph, Producer, ValueId};
 

@@ -12,7 +12,7 @@ const INT32_MAX: i64 = i32::MAX as i64;
 
 /// The number of elements that a slice selects from `length` elements; `None` if runtimes differ.
 pub(crate) fn span(length: i64, start: i64, end: i64, step: i64) -> Option<i64> {
-    // ONNX Runtime reads it as the far end in the direction of the step.
+    // ONNX Runtime reads such an end as the far one in the direction of the step.
     if step < 0 && matches!(end, INT32_MAX | i64::MAX) {
         return None;
     }

@@ -8,8 +8,7 @@ use super::call::{Call, Given};
 use super::dim::Dim;
 use super::fact::MAX_ELEMENTS;
 use super::ops::axes_of_shape;
-use crate::util::axes::axis_of;
-use crate::util::axes::span;
+use crate::util::axes::{axis_of, span};
 
 type Elements = Vec<Option<Dim>>;
 type Compute = fn(&Call<'_, '_>) -> Option<Elements>;
