@@ -12,7 +12,10 @@ import onnx
 import oracle
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper
-from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented  # noqa: A004
+from onnxruntime.capi.onnxruntime_pybind11_state import (
+    NotImplemented,  # noqa: A004
+    get_all_opkernel_def,
+)
 from opset_cases import CASES, TARGETS, Case
 
 import quantize_rs
@@ -48,6 +51,34 @@ def test_every_step_of_every_operator_is_known() -> None:
     assert known.pop("SimplifiedLayerNormalization") == [1]
     assert known["LayerNormalization"].pop(0) == 1
     assert known == {name: sorted(versions) for name, versions in schemas().items()}
+
+
+def test_operators_that_onnxruntime_does_not_run_in_a_newer_opset_are_known() -> None:
+    kernels: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for kernel in get_all_opkernel_def():
+        if (kernel.domain, kernel.provider) == ("", "CPUExecutionProvider"):
+            kernels[kernel.op_name].add(kernel.version_range)
+    forever = max(last for ranges in kernels.values() for _, last in ranges)
+
+    def runs(name: str, version: int) -> bool:
+        """Whether there is a kernel; one without a last version is for the first version alone."""
+        ranges = kernels[name]
+        return any(a == version or a < version <= b < forever for a, b in ranges)
+
+    lost = {
+        (name, version)
+        for name, versions in schemas().items()
+        for version, schema in versions.items()
+        if not runs(name, version)
+        and any(runs(name, older) for older in versions if older < version)
+        and not (schema.has_function or schema.has_context_dependent_function)
+        and not schema.deprecated
+    }
+    # It is expanded into a random operator.
+    lost.add(("Bernoulli", 22))
+    source = SOURCE.with_name("kernels.rs").read_text("utf-8")
+    rows = re.findall(r'\("(\w+)", (\d+)\)', source)
+    assert sorted((name, int(version)) for name, version in rows) == sorted(lost)
 
 
 def _attributes(schema: defs.OpSchema) -> dict[str, object]:
@@ -130,6 +161,7 @@ def test_a_node_means_the_same(case: Case) -> None:
             if not done.changed:
                 assert after.graph == before.graph
             found, further = _run(done.model, case.inputs)
+            assert bool(done.warnings) == (further > far), (version, target, done.warnings)
             atol = max(case.atol, far, further)
             for one, other in zip(expected, found, strict=True):
                 assert (one.dtype, one.shape) == (other.dtype, other.shape)
@@ -373,6 +405,28 @@ def test_the_operator_set_of_the_result_may_be_asked_for(digits: Path, opset: in
     oracle.ort(digits.with_name("o.onnx").read_bytes(), {"image": np.load(images)[:2]})
     validated = quantize_rs.validate(digits, digits.with_name("o.onnx"))
     assert validated.passed, validated
+
+
+def test_an_operator_without_a_kernel_in_the_newer_opset_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    weight = np.random.default_rng(3).standard_normal((8, 64)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("RandomNormalLike", ["h"], ["noise"], "noise", scale=1e-30, seed=1.0),
+        helper.make_node("Add", ["h", "noise"], ["y"]),
+    ]
+    model = _model(nodes, {"x": [2, 8]}, ["y"], 21, {"w": weight}, ir=10)
+    out = tmp_path / "out.onnx"
+    made = quantize_rs.quantize(model, out, 2, min_elements=1)
+    said = r"as per-channel int2 needs opset 25; .*node `noise` .*opset 22"
+    assert any(re.search(said, warning) for warning in made.warnings), made.warnings
+    with pytest.raises(NotImplemented):
+        oracle.ort(out.read_bytes(), {"x": np.zeros((2, 8), np.float32)})
+    assert not any("kernel" in said for said in quantize_rs.quantize(model, out, 4).warnings)
+    (warning,) = quantize_rs.convert_opset(model, opset=22).warnings
+    assert "no kernel for node `noise`" in warning
+    assert warning in caplog.text
 
 
 def test_a_result_that_needs_a_newer_operator_set_is_refused(digits: Path) -> None:

@@ -19,6 +19,9 @@ class OpsetConversion(Result):
         The opset version before and after.
     changed : tuple of str
         The nodes that changed, including those in subgraphs and functions.
+    warnings : tuple of str
+        Operators that ONNX Runtime has no CPU kernels for in the newer opset, though it has some in
+        the older one.
     output : pathlib.Path or None
         The path of the written model; None for a model in memory.
     model : bytes or None
@@ -28,6 +31,7 @@ class OpsetConversion(Result):
     from_opset: int
     to_opset: int
     changed: tuple[str, ...]
+    warnings: tuple[str, ...]
     output: Path | None
     model: bytes | None
 

@@ -6,6 +6,7 @@ import os
 
 from .._inputs.files import writable
 from .._inputs.model_source import ModelSource, read_model
+from .._inputs.run import warn
 from .._options import check
 from .._results.build import result
 from .._results.opset_conversion import OpsetConversion
@@ -34,7 +35,7 @@ def convert_opset(
     Returns
     -------
     OpsetConversion
-        The nodes that changed.
+        The nodes that changed. Its warnings are shown, too.
 
     Raises
     ------
@@ -59,4 +60,6 @@ def convert_opset(
         data = model.to_bytes()
     else:
         model.save(target)
-    return result(OpsetConversion, outcome, output=target, model=data)
+    found = result(OpsetConversion, outcome, output=target, model=data)
+    warn(found.warnings)
+    return found

@@ -33,6 +33,7 @@ pub(crate) fn run(args: &ConvertModelArguments, console: &mut Console<'_>) -> Re
         let saved = model.save(&output).map(|_| ());
         saved.map_err(|error| Failure::from(error).while_doing("the model was not written"))
     })?;
+    conversion.warnings.iter().for_each(|warning| console.warn(warning));
     let verbose = console.verbose();
     console.summary(
         || text::json(&conversion),

@@ -44,7 +44,7 @@ pub(super) fn ready(model: &Model, config: Config) -> Result<PlannedModel, Quant
 fn attempt(model: &Model, config: &Config) -> Result<PlannedModel, QuantizeError> {
     let plan = Plan::draft(&Graph::of(model)?, config.clone())?;
     let need = plan.needs_more_than(model);
-    let (model, conversion) = match (config.opset, need) {
+    let (model, conversion) = match (config.opset, &need) {
         (Some(asked), Some(need)) if need.opset > asked => {
             return Err(QuantizeError::option("opset", format!("is {asked}, but {need}")));
         }
@@ -54,7 +54,11 @@ fn attempt(model: &Model, config: &Config) -> Result<PlannedModel, QuantizeError
         }
         _ => return Ok(PlannedModel { plan, converted: None }),
     };
-    let plan = Plan::of(&Graph::of(&model)?, config.clone())?;
+    let mut plan = Plan::of(&Graph::of(&model)?, config.clone())?;
+    plan.warnings.extend(conversion.warnings.into_iter().map(|lost| match (config.opset, &need) {
+        (None, Some(need)) => format!("{need}; {lost}"),
+        _ => lost,
+    }));
     let pass = format!("opset {} → {}", conversion.from, conversion.to);
     Ok(PlannedModel { plan, converted: Some((model, Step { pass, did: conversion.changed })) })
 }

@@ -9,6 +9,7 @@ use quantize_rs_onnx::{
 
 use super::OpsetConversion;
 use super::context::{Constants, ModelContext, NodeContext, Scope};
+use super::kernels::LostKernels;
 use super::steps::{self, Change, Next};
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
@@ -34,7 +35,8 @@ pub(super) fn model(
     }
     edits.push(Edit::SetOpset { domain: String::new(), version: to });
     let from = from.unwrap_or(to);
-    Ok((OpsetConversion { from, to, changed: converter.changed }, edits))
+    let (changed, warnings) = (converter.changed, converter.lost_kernels.warnings());
+    Ok((OpsetConversion { from, to, changed, warnings }, edits))
 }
 
 /// Converts one function; `None` if it already has that opset version.
@@ -54,6 +56,7 @@ struct Converter<'m> {
     functions: Functions<'m>,
     to: i64,
     changed: Vec<String>,
+    lost_kernels: LostKernels,
 }
 
 /// A converted node.
@@ -84,7 +87,8 @@ impl<'m> Converter<'m> {
             read: read(model),
         };
         let functions = Functions::of(model.proto());
-        Converter { model, inferred, common, functions, to, changed: Vec::new() }
+        let (changed, lost_kernels) = (Vec::new(), LostKernels::default());
+        Converter { model, inferred, common, functions, to, changed, lost_kernels }
     }
 
     fn main_graph(
@@ -190,6 +194,7 @@ impl<'m> Converter<'m> {
             let from = from.ok_or_else(|| {
                 refused("the model does not import the operators of ONNX".to_owned())
             })?;
+            self.lost_kernels.add(node, from, self.to);
             let now = with_subgraphs.as_ref().unwrap_or(node);
             let common = &mut self.common;
             adapted(now, from, self.to, scope, common, additions).map_err(refused)?

@@ -11,6 +11,7 @@
 mod activation;
 mod context;
 mod convert;
+mod kernels;
 mod legacy;
 mod norm;
 mod resize;
@@ -41,6 +42,9 @@ pub struct OpsetConversion {
     pub to: i64,
     /// Descriptions of the nodes that were rewritten, including those in subgraphs and functions.
     pub changed: Vec<String>,
+    /// Operators that ONNX Runtime has no CPU kernels for in the newer opset, though it has some in
+    /// the older one.
+    pub warnings: Vec<String>,
 }
 
 impl fmt::Display for OpsetConversion {
