@@ -449,6 +449,85 @@ fn the_scale_and_the_zero_point_of_a_bias_are_constant() {
     }
 }
 
+#[test]
+fn integers_that_are_read_as_floats_are_found() {
+    let mut tried = 0;
+    for name in ["conv2d_relu", "gemm_plain", "lstm", "transformer_block", "matmul_2d"] {
+        let model = fixture(name);
+        for config in [common::per_channel(), common::with_activations()] {
+            let Some(quantized) = made(&model, config) else { continue };
+            let nodes = &quantized.graph().node;
+            for node in nodes.iter().filter(|node| node.op_type == "DequantizeLinear") {
+                let reads = |output: &String| *output == node.output[0];
+                let readers: Vec<(usize, usize)> = nodes
+                    .iter()
+                    .enumerate()
+                    .flat_map(|(at, of)| {
+                        let inputs = of.input.iter().enumerate().filter(|(_, name)| reads(name));
+                        inputs.map(move |(input, _)| (at, input))
+                    })
+                    .collect();
+                let edits = readers.iter().map(|(at, input)| Edit::SetInput {
+                    node: *at,
+                    input: *input,
+                    value: node.input[0].clone(),
+                });
+                let found = validate(&model, &edited(&quantized, edits.collect()), None).unwrap();
+                assert!(
+                    readers.is_empty() || !found.passed(),
+                    "{name}, {}: {found}",
+                    node.output[0]
+                );
+                tried += readers.len();
+            }
+        }
+    }
+    assert!(tried > 20, "{tried}");
+}
+
+#[test]
+fn scales_that_fit_no_axis_are_found() {
+    let mut biases = 0;
+    let blocks = || Config { block_size: Some(16), ..Config::with_bits(4).unwrap() };
+    for (name, config) in [
+        ("conv2d_relu", common::per_channel()),
+        ("conv2d_relu", Config { output_format: Format::QOperator, ..common::with_activations() }),
+        ("gemm_plain", common::per_channel()),
+        ("gemm_plain", Config { per_channel: Some(true), ..common::with_activations() }),
+        ("gemm_plain", blocks()),
+    ] {
+        let model = fixture(name);
+        let quantized = made(&model, config).unwrap();
+        for (at, node) in quantized.graph().node.iter().enumerate() {
+            let rank = match node.input.first().and_then(|name| stored(&quantized, name)) {
+                Some(rank) if node.op_type == "DequantizeLinear" => rank,
+                _ => continue,
+            };
+            if node.attribute("axis").is_none() {
+                continue;
+            }
+            for axis in [rank, -rank - 1] {
+                let mut with = (**node).clone();
+                with.attribute.retain(|attribute| attribute.name != "axis");
+                with.attribute.push(Raw::new(AttributeProto::int("axis", axis)));
+                let wrong = edited(&quantized, vec![Edit::ReplaceNode { node: at, with }]);
+                let found = validate(&model, &wrong, None).unwrap();
+                assert!(!found.passed(), "{name}, {}: {found}", node.output[0]);
+                let said = named(&found, Check::Scale, &[&format!("axis is {axis}")]);
+                assert!(rank > 1 || said, "{found}");
+                biases += usize::from(said);
+            }
+        }
+    }
+    assert!(biases > 0, "{biases}");
+}
+
+/// The number of axes of a constant.
+fn stored(model: &Model, name: &str) -> Option<i64> {
+    let tensor = model.graph().initializer.iter().find(|tensor| tensor.name == name)?;
+    i64::try_from(tensor.dims.len()).ok()
+}
+
 /// A model of opset 17 with these nodes, which reads `x` of shape `[?, 16]` and outputs
 /// `relu1_y`.
 fn model_of(dtype: DataType, nodes: Vec<NodeProto>) -> Model {
@@ -462,6 +541,26 @@ fn node(op_type: &str, inputs: &[&str], output: &str, attribute: &[AttributeProt
     let attribute = attribute.iter().cloned().map(Raw::new).collect();
     let inputs = inputs.iter().map(|name| (*name).to_owned()).collect();
     NodeProto::new(output, op_type, inputs, vec![output.to_owned()], attribute)
+}
+
+#[test]
+fn inputs_and_outputs_in_float16_are_a_note() {
+    let model = fixture("mlp_relu");
+    let options = HalfOptions { keep_io: false, ..HalfOptions::default() };
+    let half = convert_half(&model, &options).unwrap().model().clone();
+    let found = validate(&model, &half, None).unwrap();
+    assert!(found.passed(), "{found}");
+    let said = |what: &str| found.notes.iter().any(|note| note.starts_with(what));
+    assert!(said("input `") && said("output `"), "{found}");
+    let double = edited(
+        &half,
+        vec![Edit::SetValueInfo(ValueInfoProto::new(
+            &half.graph().output[0].name,
+            DataType::Double,
+            None,
+        ))],
+    );
+    assert!(!validate(&model, &double, None).unwrap().passed());
 }
 
 /// The model in float16.

@@ -1,11 +1,13 @@
-//! The scales and zero points of activations: they are valid numbers, and a value is read with
-//! those that it was written with.
+//! The scales and zero points of activations: they are valid numbers along an axis of the value,
+//! and a value is read with those that it was written with.
 
-use quantize_rs_onnx::{NodeProto, Tensor, TensorProto};
+use quantize_rs_math::Granularity;
+use quantize_rs_onnx::{DataType, NodeProto, Tensor, TensorProto};
 
 use super::{Check, Validation};
 use crate::graph::elements::HALVES;
 use crate::graph::elements::to_f32;
+use crate::graph::granularity::granularity;
 use crate::graph::ops::{self, IntegerSupport};
 use crate::graph::qlinear::{Slot, qlinear_of};
 use crate::graph::{Graph, Producer, ValueId};
@@ -29,13 +31,9 @@ pub(super) fn check(
     let kind = proto.op_type.as_str();
     if proto.is_onnx() && matches!(kind, "QuantizeLinear" | "DequantizeLinear") {
         numbers(after, node, half, found);
+        places(after, node, found);
     }
-    if proto.is_onnx()
-        && kind == "DequantizeLinear"
-        && let Some(source) = after.input(node, 0)
-        && let Some(dtype) = after.dtype(source).filter(|dtype| dtype.is_float())
-    {
-        let what = format!("it dequantizes `{}`, which is {dtype}", after.values[source].name);
+    if let Some(what) = wrong_type(after, node) {
         return found.problem(Check::Structure, proto.named(), what);
     }
     for (value, here) in reads(after, node) {
@@ -43,6 +41,19 @@ pub(super) fn check(
             compare(after, (writer, there), (node, value, here), found);
         }
     }
+}
+
+/// What is wrong with the type that a node quantizes or dequantizes.
+fn wrong_type(after: &Graph<'_>, node: usize) -> Option<String> {
+    let proto = after.nodes[node];
+    let source = after.input(node, 0).filter(|_| proto.is_onnx())?;
+    let dtype = after.dtype(source)?;
+    let what = match proto.op_type.as_str() {
+        "DequantizeLinear" if dtype.is_float() => "dequantizes",
+        "QuantizeLinear" if !dtype.is_float() && dtype != DataType::Int32 => "quantizes",
+        _ => return None,
+    };
+    Some(format!("it {what} `{}`, which is {dtype}", after.values[source].name))
 }
 
 /// Checks that scales are finite numbers above 0, and that there are as many zero points. Those of
@@ -68,6 +79,43 @@ fn numbers(after: &Graph<'_>, node: usize, half: Option<HalfType>, found: &mut V
         let what =
             format!("zero points of shape {:?} beside scales of {:?}", tensor.dims, scale.dims);
         found.problem(Check::Scale, point, what);
+    }
+}
+
+/// Checks that the scales of an activation or a bias lie along an axis of it, and that there are as
+/// many of them as it needs. Those of a weight are checked when it is compared.
+fn places(after: &Graph<'_>, node: usize, found: &mut Validation) {
+    let proto = after.nodes[node];
+    if constant(after, node, 0).is_some_and(|(_, it)| it.dtype() != Some(DataType::Int32)) {
+        return;
+    }
+    let shape = |input: usize| after.shape(after.input(node, input)?);
+    let (Some(shape), Some(scales)) = (shape(0), shape(1)) else { return };
+    let Some(scale_shape) = scales.iter().copied().collect::<Option<Vec<usize>>>() else { return };
+    let expected = match granularity(proto, shape.len(), &scale_shape) {
+        None => {
+            let (axis, rank) = (proto.int("axis", 1), shape.len());
+            let what = format!("axis is {axis}, but its input has {rank} axes");
+            return found.problem(Check::Scale, proto.named(), what);
+        }
+        Some(Granularity::PerTensor) => return,
+        Some(Granularity::PerAxis { axis }) => vec![shape[axis]],
+        Some(Granularity::Blocked { axis, block_size }) => {
+            let blocks = |(at, length): (usize, &Option<usize>)| {
+                let length = (*length)?;
+                Some(if at == axis { length.div_ceil(block_size) } else { length })
+            };
+            shape.iter().enumerate().map(blocks).collect()
+        }
+    };
+    let fits = |(length, expected): (&usize, &Option<usize>)| {
+        expected.is_none_or(|expected| *length == expected)
+    };
+    if scale_shape.len() != expected.len() || !scale_shape.iter().zip(&expected).all(fits) {
+        let length = |length: &Option<usize>| length.map_or("?".into(), |it| it.to_string());
+        let expected: Vec<String> = expected.iter().map(length).collect();
+        let what = format!("scales of shape {scale_shape:?}, expected [{}]", expected.join(", "));
+        found.problem(Check::Scale, proto.named(), what);
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) fn check(
     }
     imports(after.model, after.model.graph(), found);
     let caches = kv_cache::quantized_values(after);
-    interface(before.model.graph(), after.model.graph(), &caches, found);
+    interface(before.model.graph(), after.model.graph(), half, &caches, found);
     kv_cache::check(after, found);
     types(before, after, half, &caches, found);
     (0..after.nodes.len()).for_each(|node| activation_scales::check(after, node, half, found));
@@ -94,10 +94,12 @@ fn imports(model: &Model, graph: &GraphProto, found: &mut Validation) {
     }
 }
 
-/// Compares inputs and outputs. The types of `caches`, which became integers, may differ.
+/// Compares inputs and outputs. The types of `caches`, which became integers, may differ, and those
+/// of floats may be the 16-bit type that the model computes in, which is a note.
 fn interface(
     before: &GraphProto,
     after: &GraphProto,
+    half: Option<HalfType>,
     caches: &BTreeSet<&str>,
     found: &mut Validation,
 ) {
@@ -105,39 +107,54 @@ fn interface(
         let cache = || format!("{}: a cache", info.name);
         if caches.contains(info.name.as_str()) { cache() } else { said(info) }
     };
-    let constant = |graph: &GraphProto| -> HashSet<String> {
-        graph.initializer.iter().map(|tensor| tensor.name.clone()).collect()
-    };
-    let (ours, theirs) = (constant(after), constant(before));
-    let inputs = |graph: &'_ GraphProto, constant: &HashSet<String>| -> Vec<String> {
-        let given = graph.input.iter().filter(|input| !constant.contains(&input.name));
-        given.map(|input| said(input)).collect()
-    };
-    let outputs = |graph: &GraphProto| -> Vec<String> {
-        graph.output.iter().map(|output| said(output)).collect()
-    };
-    for (what, expected, found_here) in [
-        ("input", inputs(before, &theirs), inputs(after, &ours)),
-        ("output", outputs(before), outputs(after)),
-    ] {
+    for (what, expected, found_here) in
+        [("input", inputs(before), inputs(after)), ("output", outputs(before), outputs(after))]
+    {
         for at in 0..expected.len().max(found_here.len()) {
-            let (expected, here) = (expected.get(at), found_here.get(at));
-            let outputs = before.output.get(at).zip(after.output.get(at));
-            let refined =
-                what == "output" && outputs.is_some_and(|(there, here)| is_refined(there, here));
-            if expected != here && !refined {
-                let none = "nothing".to_owned();
-                let name = here.or(expected).unwrap_or(&none);
-                let name = name.split(": ").next().unwrap_or_default().to_owned();
-                let what = format!(
-                    "{what} {at} is {}, expected {}",
-                    here.unwrap_or(&none),
-                    expected.unwrap_or(&none)
-                );
-                found.problem(Check::Interface, name, what);
+            let (expected, here) = (expected.get(at).copied(), found_here.get(at).copied());
+            if expected.map(said) == here.map(said) {
+                continue;
             }
+            let both = expected.zip(here);
+            if let Some(half) = half
+                && both.is_some_and(|(there, here)| is_narrowed(there, here, half))
+            {
+                let name = here.map_or("", |here| here.name.as_str());
+                found.notes.push(format!("{what} `{name}` is {half}, and float32 in the original"));
+                continue;
+            }
+            if what == "output" && both.is_some_and(|(there, here)| is_refined(there, here)) {
+                continue;
+            }
+            let said = |info: Option<&ValueInfoProto>| info.map_or("nothing".to_owned(), said);
+            let name = here.or(expected).map_or("", |info| info.name.as_str());
+            let what = format!("{what} {at} is {}, expected {}", said(here), said(expected));
+            found.problem(Check::Interface, name, what);
         }
     }
+}
+
+/// The inputs that a caller gives.
+fn inputs(graph: &GraphProto) -> Vec<&ValueInfoProto> {
+    let constant: HashSet<&str> =
+        graph.initializer.iter().map(|tensor| tensor.name.as_str()).collect();
+    let given = graph.input.iter().filter(|input| !constant.contains(input.name.as_str()));
+    given.map(|input| &**input).collect()
+}
+
+fn outputs(graph: &GraphProto) -> Vec<&ValueInfoProto> {
+    graph.output.iter().map(|output| &**output).collect()
+}
+
+/// Whether an input or output is that of the original in the 16-bit type of the model.
+fn is_narrowed(there: &ValueInfoProto, here: &ValueInfoProto, half: HalfType) -> bool {
+    let dtype = |info: &ValueInfoProto| {
+        info.tensor_type().and_then(|tensor| DataType::from_number(tensor.elem_type))
+    };
+    there.name == here.name
+        && shape_of(there) == shape_of(here)
+        && dtype(there) == Some(DataType::Float)
+        && dtype(here) == Some(half.data_type())
 }
 
 /// Whether an output is that of the original, and states lengths that the original leaves open.

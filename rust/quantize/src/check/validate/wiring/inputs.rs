@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use quantize_rs_onnx::{NodeProto, reads};
+use quantize_rs_onnx::{DataType, NodeProto, reads};
 
 use super::super::qlinear_ops::{has_twin, pads_integers};
 use super::super::replaced::REPLACED;
 use super::super::stored::base_of;
 use super::super::{Check, kv_cache};
 use super::{Step, Walk, constants_behind};
-use crate::graph::{Producer, ValueId};
+use crate::graph::ops::moves_elements;
+use crate::graph::{Graph, Producer, ValueId};
 
 impl Walk<'_, '_> {
     /// Compares the inputs of two nodes of the same operator. `cached` says that a cache became
@@ -27,8 +28,10 @@ impl Walk<'_, '_> {
                 // A bias that was added by bias correction.
                 (None, Some(_)) if bias_input(is, input) => {}
                 _ => {
-                    if original.is_some() {
-                        self.check_dequantized(here, input);
+                    if let Some(original) = original
+                        && !cached
+                    {
+                        self.check_dequantized(there, original, here, input);
                     }
                     self.compare_input(original, here, input);
                 }
@@ -61,19 +64,37 @@ impl Walk<'_, '_> {
         self.found.problem(Check::Connectivity, is.named(), what);
     }
 
-    /// Checks that a product of floats does not read the output of a `QuantizeLinear`.
-    fn check_dequantized(&mut self, node: usize, input: usize) {
-        let is = self.after.nodes[node];
-        let Some(value) = self.after.input(node, input).filter(|_| is_float_product(is)) else {
-            return;
-        };
-        let Producer::Node { node, .. } = self.after.values[value].producer else { return };
-        let producer = self.after.nodes[node];
-        if producer.op_type == "QuantizeLinear" && producer.is_onnx() {
+    /// Checks that a node which computes with floats does not read the integers that they were
+    /// quantized to.
+    fn check_dequantized(&mut self, was: usize, there: ValueId, node: usize, input: usize) {
+        let Some(value) = self.after.input(node, input) else { return };
+        let Some(dtype) = self.after.dtype(value).filter(|dtype| !dtype.is_float()) else { return };
+        let was_float = self.before.dtype(there).is_some_and(DataType::is_float);
+        if was_float && self.makes_float(was, node) {
             let read = self.after.values[value].name;
-            let what = format!("it reads `{read}`, which is not dequantized");
-            self.found.problem(Check::Connectivity, is.named(), what);
+            let what = format!("it reads `{read}`, which is not dequantized: {dtype}");
+            self.found.problem(Check::Connectivity, self.after.nodes[node].named(), what);
         }
+    }
+
+    /// Whether a node computes something different on integers than on the floats that they
+    /// represent: it is a product of floats, or makes floats otherwise than by moving them. `was`
+    /// is the node of the original.
+    fn makes_float(&self, was: usize, node: usize) -> bool {
+        let is = self.after.nodes[node];
+        let op_type = is.op_type.as_str();
+        let product = REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type);
+        let output = |graph: &Graph<'_>, node| {
+            graph
+                .output(node, 0)
+                .and_then(|output| graph.dtype(output))
+                .is_some_and(DataType::is_float)
+        };
+        let takes_integers = op_type == "Cast"
+            || moves_elements(self.after, node)
+            || pads_integers(self.after, node);
+        let makes = output(self.before, was) || output(self.after, node);
+        is.is_onnx() && (product || makes && !takes_integers)
     }
 
     /// Compares what the subgraphs of two nodes read from the outer graph: the names stay.
@@ -150,13 +171,6 @@ impl Walk<'_, '_> {
 fn outer_names(node: &NodeProto) -> BTreeSet<&str> {
     let own = node.input.iter().filter(|name| !name.is_empty()).count();
     reads(node)[own..].iter().copied().collect()
-}
-
-/// Whether an operator computes something different on integers than on the floats that they
-/// represent.
-fn is_float_product(node: &NodeProto) -> bool {
-    let op_type = node.op_type.as_str();
-    node.is_onnx() && (REPLACED.contains(&op_type) && op_type != "Gather" || has_twin(op_type))
 }
 
 /// Whether bias correction may change this input of a node.
