@@ -314,6 +314,24 @@ def test_tensorrt_reads_what_is_written(ranges: Ranges) -> None:
     assert Path("other.cache").read_text("utf-8").startswith("TRT-8602-MinMaxCalibration\n")
 
 
+def test_a_cache_of_tensorrt_has_no_scale_for_an_attention_mask(digits: Path) -> None:
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+    rng = np.random.default_rng(2)
+    images = rng.random((40, 1, 8, 8), np.float32)
+    images[::2, :, 0] -= 1e4
+    ranges = plan.calibrate(images)
+    ranges.save_tensorrt_cache("masked.cache")
+    names = [line.rsplit(": ", 1)[0] for line in Path("masked.cache").read_text().splitlines()[1:]]
+    assert set(ranges.values) - set(names) >= {"image"}
+    # One number far below the others is an outlier, and in the range.
+    images = rng.random((40, 1, 8, 8), np.float32)
+    images[3, 0, 2, 2] = -5000.0
+    outlier = plan.calibrate(images, method="minmax")
+    assert outlier.values["image"][0] == -5000.0
+    outlier.save_tensorrt_cache("outlier.cache")
+    assert "\nimage: " in Path("outlier.cache").read_text()
+
+
 @pytest.mark.parametrize("form", ["model", "plan", "path", "bytes"])
 def test_a_cache_of_tensorrt_becomes_ranges(digits: Path, images: Path, form: str) -> None:
     model = quantize_rs.open(digits)

@@ -24,8 +24,9 @@ use crate::Range;
 /// lowest float or −∞. If the range included it, all relevant values would share one step. Values
 /// up to −4096 are therefore collected separately, and all observed values decide whether they are
 /// a mask. They are a mask when the magnitude of every other value is less than an eighth of
-/// theirs, and when they are more frequent than one in 65 536, unlike a single outlier. Otherwise
-/// they are merged with the other values, with the same result as without the separation.
+/// theirs, and when there are many of them, unlike outliers: 16 and more than one in 65 536 values,
+/// or more than one in 256, or all others are 0, as in the mask itself. Otherwise they are merged
+/// with the other values, with the same result as without the separation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sketch {
     samples: u64,
@@ -46,8 +47,11 @@ const MASK_THRESHOLD: f32 = -4096.0;
 /// The minimum ratio of the magnitudes of mask values to that of all other values.
 const MIN_MASK_GAP: f32 = 8.0;
 
-/// The maximum number of unmasked values per mask value.
+/// The maximum number of unmasked values per mask value, and where there are fewer than
+/// [`MANY_MASKED`].
 const MAX_UNMASKED_PER_MASKED: u64 = 1 << 16;
+const MAX_UNMASKED_PER_FEW: u64 = 1 << 8;
+const MANY_MASKED: u64 = 16;
 
 /// The minimum number of values for which counting in scratch memory is faster.
 const MIN_SCRATCH_VALUES: usize = 1 << 13;
@@ -261,10 +265,12 @@ impl Sketch {
 
     fn far_is_mask(&self) -> bool {
         let (near, far) = (&self.near, &self.far);
+        let many = far.count() >= MANY_MASKED;
+        let others = if many { MAX_UNMASKED_PER_MASKED } else { MAX_UNMASKED_PER_FEW };
         near.count() > 0
             && far.count() > 0
             && near.range().absmax() < far.range().max.abs() / MIN_MASK_GAP
-            && far.count() >= near.count() / MAX_UNMASKED_PER_MASKED
+            && (near.range().absmax() == 0.0 || far.count().saturating_mul(others) > near.count())
     }
 }
 
@@ -338,6 +344,9 @@ mod tests {
             assert_eq!(sketch.mean_range(), range);
         }
         assert_eq!(honest.mask(), None);
+        let mut rare = vec![0.0; 100_000];
+        rare[7] = -1e4;
+        assert_eq!(of(&[&rare]).mask().map(|mask| mask.count), Some(1));
     }
 
     #[test]
@@ -345,7 +354,16 @@ mod tests {
         let wide: Vec<f32> = (-20_000_i16..20_000).map(f32::from).collect();
         let mut outlier: Vec<f32> = (0..200_000_u32).map(|i| (i % 100) as f32).collect();
         outlier.push(-5000.0);
-        for values in [&wide[..], &outlier, &[-1e5; 9], &[-9e3, 5e3, 0.0]] {
+        let fewer = |values: usize| outlier[outlier.len() - values..].to_vec();
+        for values in [
+            &wide[..],
+            &outlier,
+            &fewer(20_480),
+            &fewer(100_000),
+            &fewer(300),
+            &[-1e5; 9],
+            &[-9e3, 5e3, 0.0],
+        ] {
             let sketch = of(&[values]);
             assert_eq!(sketch.mask(), None);
             let min = values.iter().copied().fold(f32::INFINITY, f32::min);

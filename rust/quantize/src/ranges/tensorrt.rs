@@ -10,6 +10,7 @@ use std::fmt::Write;
 use quantize_rs_math::{QType, Range};
 use quantize_rs_onnx::Model;
 
+use super::Unscalable;
 use crate::graph::fingerprint::fingerprint;
 use crate::{CalibrationError, Ranges};
 
@@ -18,7 +19,7 @@ pub const VERSION: &str = "8601";
 
 impl Ranges {
     /// Writes the ranges as a calibration cache of `TensorRT`, with the given version in the
-    /// header.
+    /// header. A value that carries an attention mask has no range there, so that it stays float.
     ///
     /// ```
     /// use quantize_rs::{Model, Ranges};
@@ -35,7 +36,8 @@ impl Ranges {
         let algorithm =
             if self.method == "minmax" { "MinMaxCalibration" } else { "EntropyCalibration2" };
         let mut cache = format!("TRT-{version}-{algorithm}\n");
-        for (name, range) in &self.values {
+        let masked = |name: &str| self.unscalable(name) == Some(Unscalable::AttentionMask);
+        for (name, range) in self.values.iter().filter(|(name, _)| !masked(name)) {
             // Writing to a string cannot fail.
             let _ = writeln!(cache, "{name}: {:08x}", scale(*range).to_bits());
         }
