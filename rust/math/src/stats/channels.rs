@@ -95,6 +95,10 @@ impl ChannelStats {
         let layout = Layout::of(values, shape, axis)?;
         let Layout { channels, inner } = layout;
         self.fit(channels)?;
+        // An axis of no elements leaves nothing to divide into channels.
+        if values.is_empty() {
+            return Ok(());
+        }
         let found = if inner == 1 { rows(values, channels) } else { runs(values, channels, inner) };
         self.take(values, layout, found);
         Ok(())
@@ -369,6 +373,18 @@ mod tests {
         let mut stats = ChannelStats::default();
         stats.observe(values, shape, axis).unwrap();
         stats
+    }
+
+    #[test]
+    fn an_axis_of_no_elements_adds_nothing() {
+        for (shape, axis) in [([1, 4, 0], 1), ([0, 4, 3], 1), ([2, 4, 0], 1), ([1, 0, 4], 2)] {
+            let mut seen = ChannelStats::default();
+            seen.observe(&[], &shape, axis).unwrap();
+            assert_eq!((seen.channels(), seen.count()), (4, 0));
+        }
+        let mut none = ChannelStats::default();
+        none.observe(&[], &[5, 0], 1).unwrap();
+        assert_eq!(none.channels(), 0);
     }
 
     #[test]
