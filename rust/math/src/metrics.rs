@@ -57,17 +57,19 @@ impl Deviation {
     /// forbidden tokens, and their squares would hide the errors of all others.
     pub fn of(reference: &[f32], other: &[f32]) -> Deviation {
         assert_eq!(reference.len(), other.len(), "elements of the two tensors");
-        let elements = reference.len();
+        let mut elements = 0;
         let chunks = reference.chunks(CHUNK).zip(other.chunks(CHUNK));
         let sums = Sums::total(chunks.map(|(x, y)| {
             // No early exit, so that the loop compiles to vector code.
             let is_usual = |x: f32| x.abs() < LARGEST;
             if x.iter().fold(true, |all, x| all & is_usual(*x)) {
+                elements += x.len();
                 return Sums::of(x, y);
             }
             let alike = |x: f32, y: f32| x == y || (x.is_nan() && y.is_nan());
             let apart = x.iter().zip(y).filter(|(x, y)| is_usual(**x) || !alike(**x, **y));
             let (x, y): (Vec<f32>, Vec<f32>) = apart.unzip();
+            elements += x.len();
             Sums::of(&x[..], &y)
         }));
         Deviation { sums, elements }
@@ -296,6 +298,15 @@ mod tests {
         }
         let other = Deviation::of(&[-1e9, 3.0, 4.0], &[-2e9, 3.0, 4.0]).metrics();
         assert!((other.sqnr_db - 0.0).abs() < 1e-6);
+    }
+
+    #[test]
+    fn numbers_that_are_left_out_do_not_count() {
+        let masked = |last: f32| [-1e9, f32::NEG_INFINITY, -1e9, last];
+        let found = Deviation::of(&masked(1.0), &masked(0.2)).metrics();
+        let alone = Deviation::of(&[1.0], &[0.2]).metrics();
+        assert_eq!((found.mse, found.max_abs), (alone.mse, alone.max_abs));
+        assert_eq!(Deviation::of(&[-1e9; 3], &[-1e9; 3]).metrics().mse, 0.0);
     }
 
     #[test]
