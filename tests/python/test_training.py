@@ -173,6 +173,8 @@ def test_every_observer_is_found_by_name_and_takes_any_float(name: str) -> None:
         (lambda: training.fake_quantize([1.0], 1.0, quant_min=5, quant_max=4), "quant_min", "5"),
         (lambda: training.fake_quantize([1.0], 1.0, 99, quant_max=7), "zero_point", "99"),
         (lambda: training.learn_scale([float("inf")], 1.0), "x", "inf"),
+        (lambda: training.learn_scale([1.0], 0.0), "scale", "0"),
+        (lambda: training.learn_scale([1.0], float("nan")), "scale", "NaN"),
         (lambda: training.FakeQuantize(observers.MinMaxObserver()), "observer", "255"),
     ],
 )

@@ -196,7 +196,7 @@ def learn_scale(
     x : array of float32
         The numbers, all finite.
     scale, zero_point
-        The initial values.
+        The initial values. Scales are finite, and not 0.
     steps : int
         The number of steps.
     quant_min, quant_max, axis, block_size

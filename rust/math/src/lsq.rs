@@ -165,7 +165,8 @@ impl Group {
     fn params(&self, (lo, hi): (i32, i32)) -> Params {
         let scale = (self.ratio * f64::from(self.start.scale)) as f32;
         let zero_point = self.zero_point.round_ties_even().clamp(f64::from(lo), f64::from(hi));
-        Params { scale: scale.max(f32::MIN_POSITIVE), zero_point: zero_point as i32 }
+        let scale = scale.abs().max(f32::MIN_POSITIVE).copysign(scale);
+        Params { scale, zero_point: zero_point as i32 }
     }
 
     fn note(&mut self, params: Params, slope: &Slope) {
@@ -247,14 +248,14 @@ mod tests {
     fn the_error_never_increases_from_any_start() {
         let x = bell();
         let layout = Layout::of(&[2000], Granularity::PerTensor).unwrap();
-        for scale in [1e-3, 0.5, 4.0, 1e4] {
+        for scale in [1e-3, 0.5, 4.0, 1e4, -0.5] {
             for zero_point in [-8, 0, 7] {
                 for scale_lr in [0.01, 10.0] {
                     let learning = LsqOptions { steps: 20, scale_lr, ..LsqOptions::default() };
                     let params = [Params { scale, zero_point }];
                     let found = learned(&x, &layout, &params, learning);
                     assert!(found.mse <= found.mse_before, "{scale} {zero_point} {scale_lr}");
-                    assert!(found.params[0].scale > 0.0);
+                    assert!(found.params[0].scale * scale > 0.0);
                 }
             }
         }

@@ -198,6 +198,10 @@ pub(crate) fn learn_scale<'py>(
         let error = MathError::NonFinite { index, value: x[index].to_string() };
         return Err(errors::of_math(py, &error));
     }
+    if let Some(bad) = params.iter().find(|it| !it.scale.is_finite() || it.scale == 0.0) {
+        let what = format!("has {}, expected finite numbers other than 0", bad.scale);
+        return Err(errors::of_option(py, "scale", &what));
+    }
     let (scale_lr, zero_point_lr) = rates;
     let learning = LsqOptions { steps, scale_lr, zero_point_lr };
     let LearnedParams { params, mse_before, mse } =
