@@ -1,5 +1,6 @@
 //! Second moments of the inputs of a layer, `XᵀX`, whose sums do not depend on the order.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -177,7 +178,9 @@ impl SecondMoments {
             }
             return Ok(());
         }
-        let x = ArrayView2::from_shape((rows, size), x).expect("whole rows");
+        let (x, shift) = in_range_of_f32(x, level);
+        let per_unit = per_unit * 2_f64.powi(2 * shift);
+        let x = ArrayView2::from_shape((rows, size), &x).expect("whole rows");
         let mut strip = vec![0.0_f32; STRIP.min(size) * size];
         let mut at = 0;
         for first in (0..size).step_by(STRIP) {
@@ -322,6 +325,18 @@ fn level(squares: &[f64]) -> Option<i32> {
     Some(exponent.div_euclid(LEVEL) * LEVEL + LEVEL - DIGITS)
 }
 
+/// A sample whose products are numbers of f32, and the exponent of the power of two that it is
+/// divided by: 0 unless its elements are very large or small.
+fn in_range_of_f32(x: &[f32], level: i32) -> (Cow<'_, [f32]>, i32) {
+    let exponent = level + DIGITS;
+    if (-64..=120).contains(&exponent) {
+        return (Cow::Borrowed(x), 0);
+    }
+    let shift = exponent / 2;
+    let factor = 2_f64.powi(-shift);
+    (x.iter().map(|x| (f64::from(*x) * factor) as f32).collect(), shift)
+}
+
 /// Adds products to sums, rounded to whole units.
 struct AddRounded<'a> {
     sums: &'a mut [f64],
@@ -373,6 +388,29 @@ mod tests {
             }
             assert_eq!(found.diag().to_vec(), moments.diagonal());
         }
+    }
+
+    #[test]
+    fn products_beyond_f32_are_summed() {
+        let mut moments = SecondMoments::new(20);
+        for (power, expected) in [(70, 1), (-75, 1), (127, 1), (-120, 1)] {
+            let factor = 2_f32.powi(power);
+            let plain = rows(5, 20, 4, 1.0);
+            let x: Vec<f32> = plain.iter().map(|x| x * factor).collect();
+            let mut alone = SecondMoments::new(20);
+            alone.add(&x).unwrap();
+            let mut usual = SecondMoments::new(20);
+            usual.add(&plain).unwrap();
+            let square = f64::from(factor) * f64::from(factor);
+            for (found, usual) in alone.matrix().iter().zip(&usual.matrix()) {
+                assert!((found / square - usual).abs() < 1e-6, "{power}: {found} {usual}");
+            }
+            assert_eq!(alone.levels().count(), expected);
+            let levels = alone.levels().map(|(unit, sums)| (unit, sums.to_vec()));
+            assert_eq!(SecondMoments::new(20).with_levels(5, 1, levels).unwrap(), alone);
+            moments.merge(&alone).unwrap();
+        }
+        assert_eq!(moments.samples(), 4);
     }
 
     #[test]

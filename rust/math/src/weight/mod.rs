@@ -216,7 +216,7 @@ pub fn fit<'a>(
 ) -> Vec<Params> {
     let data = data.into();
     assert_eq!(layout.check(data.len(), ranges.len()), Ok(()));
-    if let Some(search) = method.search(spec) {
+    if let Some(search) = method.search(spec).filter(|_| !data.is_empty()) {
         return match data {
             FloatSource::Slice(values) => searched(values, layout, ranges, spec, search),
             FloatSource::LittleEndian(values) => searched(values, layout, ranges, spec, search),

@@ -97,7 +97,7 @@ impl Choices {
             (Array2::<f64>::zeros((depth, lanes)), Array2::<f64>::zeros((depth, lanes)));
         let mut errors = self.down.clone();
         for at in 1..=STEPS {
-            if stopped(stop) || mean <= 0.0 {
+            if stopped(stop) || !mean.is_finite() || mean <= 0.0 {
                 break;
             }
             errors.zip_mut_with(&self.variables, |error, v| *error = choice(*v).0);
