@@ -159,8 +159,14 @@ impl Rounded {
 pub fn quadratic_error(errors: &[f32], part: &WeightColumns) -> f64 {
     let shape = (part.width(), part.depth);
     let Ok(errors) = ArrayView2::from_shape(shape, errors) else { return f64::NAN };
-    let errors = errors.mapv(f64::from);
-    (&errors.dot(&part.moments) * &errors).sum()
+    // Some columns at a time, which bounds the memory.
+    let of_columns = |errors: ArrayView2<'_, f32>| {
+        let errors = errors.mapv(f64::from);
+        (&errors.dot(&part.moments) * &errors).sum()
+    };
+    let chunks: Vec<_> = errors.axis_chunks_iter(Axis(0), panel::WIDE).collect();
+    let sums: Vec<f64> = chunks.into_par_iter().map(of_columns).collect();
+    sums.iter().sum()
 }
 
 /// The squared error of the outputs for the rows `x`, which have `depth` elements each, and the
