@@ -85,13 +85,13 @@ pub(super) fn weighted(
     best.into_iter().map(|(_, params)| params).collect()
 }
 
-/// The mean square of each input, relative to their mean; never 0, so that elements whose input was
-/// always 0 still count a little.
+/// The mean square of each input, relative to their mean. It is at least 1 %, as GPTQ dampens, so
+/// that weights of inputs which were 0 in all samples are not clipped.
 fn importance(part: &WeightColumns) -> Vec<f32> {
-    const LEAST: f64 = 1e-6;
+    const LEAST: f64 = 0.01;
     let diagonal = part.moments.diag();
     let mean = diagonal.mean().unwrap_or(0.0);
-    if mean <= 0.0 || mean.is_nan() {
+    if mean <= 0.0 || !mean.is_finite() {
         return vec![1.0; part.depth];
     }
     diagonal.iter().map(|square| (square / mean).max(LEAST) as f32).collect()
