@@ -14,10 +14,8 @@ from ._inputs import engines
 def main() -> int:
     """Run the command line with the arguments of this process, and return its exit code."""
     # Python runs signal handlers between bytecodes, and there are none until the command is done.
-    # The command handles Ctrl-C itself, and a closed pipe ends the process as usual.
+    # The command handles Ctrl-C itself.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # The command searches beside its executable, which a virtual environment only links to.
     if isinstance(library := engines.library(), Path):
         os.environ["ORT_DYLIB_PATH"] = os.fspath(library)

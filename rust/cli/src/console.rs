@@ -1,7 +1,7 @@
 //! Prints to standard output and standard error.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 use clap::{Args, ValueEnum};
@@ -124,12 +124,12 @@ impl<'a> Console<'a> {
         if !result.ends_with('\n') {
             result.push('\n');
         }
-        Ok(self.out.write_all(result.as_bytes())?)
+        self.verbatim(result.as_bytes())
     }
 
     /// Prints bytes for another program, unchanged.
     pub(crate) fn verbatim(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        Ok(self.out.write_all(bytes)?)
+        printed(self.out.write_all(bytes))
     }
 
     /// Prints the summary of a command that wrote a file: always as JSON, as text unless quiet.
@@ -173,11 +173,20 @@ impl<'a> Console<'a> {
 
     /// Flushes standard output.
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
-        Ok(self.out.flush()?)
+        printed(self.out.flush())
     }
 
     fn say(&mut self, line: &str) {
         say(self.err, line);
+    }
+}
+
+/// What came of printing. If the reader of standard output stopped, as `head` does, the work goes
+/// on.
+fn printed(outcome: io::Result<()>) -> Result<(), Failure> {
+    match outcome {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        outcome => Ok(outcome?),
     }
 }
 

@@ -49,14 +49,12 @@ impl Failure {
         }
     }
 
-    /// The line to print. Nothing is printed if the reader of standard output stopped, as `head`
-    /// does.
-    pub(crate) fn message(&self) -> Option<String> {
+    /// The line to print.
+    pub(crate) fn message(&self) -> String {
         match self {
-            Failure::Refused(message) | Failure::Misuse(message) => Some(message.clone()),
-            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => None,
-            Failure::Interrupted => Some("interrupted".to_owned()),
-            Failure::Output(error) => Some(format!("cannot print the result: {}", said(error))),
+            Failure::Refused(message) | Failure::Misuse(message) => message.clone(),
+            Failure::Interrupted => "interrupted".to_owned(),
+            Failure::Output(error) => format!("cannot print the result: {}", said(error)),
         }
     }
 
@@ -65,7 +63,6 @@ impl Failure {
         match self {
             Failure::Misuse(_) => MISUSE,
             Failure::Interrupted => INTERRUPTED,
-            Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
             Failure::Refused(_) | Failure::Output(_) => REFUSED,
         }
     }
@@ -142,7 +139,7 @@ mod tests {
         ];
         for (option, expected) in cases {
             let failure = Failure::from(QuantizeError::option(option, "is"));
-            assert_eq!((failure.message().as_deref(), failure.code()), (Some(expected), MISUSE));
+            assert_eq!((failure.message().as_str(), failure.code()), (expected, MISUSE));
         }
     }
 
@@ -154,13 +151,5 @@ mod tests {
         assert_eq!(with_causes(&error), "cannot be read: disk on fire");
         let error = CalibrationError::new(kind).caused_by(cause("be read"));
         assert_eq!(with_causes(&error), "cannot be read");
-    }
-
-    #[test]
-    fn a_reader_who_stops_is_no_failure() {
-        let failure = Failure::from(io::Error::from(io::ErrorKind::BrokenPipe));
-        assert_eq!((failure.message(), failure.code()), (None, 0));
-        let failure = Failure::from(io::Error::from(io::ErrorKind::StorageFull));
-        assert_eq!(failure.code(), REFUSED);
     }
 }

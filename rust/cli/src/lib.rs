@@ -84,7 +84,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> ExitCode {
 pub fn status(args: impl IntoIterator<Item = OsString>) -> u8 {
     interrupt::listen();
     let (out, err) = (io::stdout(), io::stderr());
-    let colors = std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
+    let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let colors = !dumb && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
     let terminals = Terminals { out: out.is_terminal(), err: err.is_terminal(), colors };
     answer(args, &mut out.lock(), &mut &err, terminals)
 }
@@ -123,9 +124,7 @@ fn answer<T: Into<OsString>>(
         Err(failure) => {
             // After Ctrl-C, any failure is reported as the interruption.
             let failure = if interrupt::is_pressed() { Failure::Interrupted } else { failure };
-            if let Some(message) = failure.message() {
-                console.error(&message);
-            }
+            console.error(&failure.message());
             failure.code()
         }
     }

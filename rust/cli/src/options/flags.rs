@@ -122,7 +122,7 @@ impl<T: Clone + Send + Sync + 'static> TypedValueParser for Whole<T> {
 
     fn parse_ref(&self, _: &Command, _: Option<&Arg>, value: &OsStr) -> Result<T, clap::Error> {
         (self.0)(&value.to_string_lossy()).map_err(|error| {
-            let message = Failure::from(error).message().unwrap_or_default();
+            let message = Failure::from(error).message();
             clap::Error::raw(ErrorKind::ValueValidation, format!("{message}\n"))
         })
     }

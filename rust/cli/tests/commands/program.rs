@@ -44,6 +44,18 @@ fn a_reader_who_stops_reading_is_no_failure_but_a_full_disk_is() {
         assert_eq!(quantize_rs_cli::run_with(args, &mut Stuck(kind), &mut err), code);
         assert_eq!(err.is_empty(), code == 0);
     }
+    // The work is done, and the exit code is that of the work.
+    let folder = Folder::new();
+    let (model, trace) = (folder.path("m.onnx"), folder.path("t.json"));
+    let recipe = folder.path("r.yaml");
+    let args = ["quantize-rs", "quantize", DIGITS, "-o", &model, "--save-recipe", &recipe];
+    let args = [&args[..], &["--trace", &trace]].concat();
+    let mut gone = Stuck(ErrorKind::BrokenPipe);
+    assert_eq!(quantize_rs_cli::run_with(args, &mut gone, &mut Vec::new()), 0);
+    assert_eq!(folder.names(), ["m.onnx", "r.yaml", "t.json"]);
+    let other = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/models/gemm_plain.onnx");
+    let args = ["quantize-rs", "validate", DIGITS, other];
+    assert_eq!(quantize_rs_cli::run_with(args, &mut gone, &mut Vec::new()), 1);
     // Progress and warnings cannot be written, but the command succeeds.
     let folder = Folder::new();
     let out = folder.path("m.onnx");
