@@ -1,6 +1,8 @@
 //! `batch`: quantizes the weights of several models.
 
 use std::collections::HashMap;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -11,12 +13,13 @@ use quantize_rs_runner::samples;
 use crate::accuracy_control::AccuracyControlArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
-use crate::failure::Failure;
+use crate::failure::{Failure, said};
 use crate::html::HtmlArguments;
 use crate::jobs::{self, Job, Manner, Work};
 use crate::nothing::NothingArguments;
 use crate::options::WeightOptions;
 use crate::output_file::OutputFile;
+use crate::output_path::place;
 use crate::quantize::QuantizeArguments;
 use crate::recipe::RecipeArguments;
 use crate::samples::SampleArguments;
@@ -24,7 +27,7 @@ use crate::samples::SampleArguments;
 /// Arguments of `batch`.
 #[derive(Debug, Args)]
 pub(crate) struct BatchArguments {
-    /// The models, or patterns such as 'models/*.onnx'
+    /// The models, folders of models, or patterns such as 'models/*.onnx'
     #[arg(required = true)]
     models: Vec<PathBuf>,
     /// The output folder, created if it is missing; `a.onnx` becomes `a_int8.onnx`
@@ -72,15 +75,16 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 engine: EngineArguments::default(),
                 options: args.options.clone(),
             }));
-            Job { work, skip_existing: args.skip_existing }
+            Job { work, skip_existing: args.skip_existing, paths: Vec::new() }
         })
         .collect();
-    jobs::check_apart(&all)?;
+    let all = jobs::without_results(all);
     let manner = Manner {
         jobs: usize::from(args.jobs),
         continue_on_error: args.continue_on_error,
         continuing: "--continue-on-error",
     };
+    jobs::check_apart(&all, manner)?;
     jobs::run(&all, manner, console)
 }
 
@@ -88,7 +92,8 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
 pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
     let mut all: Vec<PathBuf> = Vec::new();
     for pattern in models {
-        let found = samples::matching_files(pattern)?;
+        let found =
+            if pattern.is_dir() { in_folder(pattern)? } else { samples::matching_files(pattern)? };
         if found.is_empty() {
             let message = format!("no file fits `{}`", pattern.display());
             return Err(Failure::Refused(message));
@@ -97,8 +102,24 @@ pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
         all.extend(found.into_iter().filter(|path| !models.contains(path) || path == pattern));
     }
     let mut seen = std::collections::HashSet::new();
-    all.retain(|path| seen.insert(path.clone()));
+    all.retain(|path| seen.insert(place(path)));
     Ok(all)
+}
+
+/// The models in a folder, sorted by name. Hidden files are left out.
+fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let unread =
+        |error: io::Error| Failure::Refused(format!("{}: {}", folder.display(), said(&error)));
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(unread)? {
+        let path = entry.map_err(unread)?.path();
+        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+        if !hidden && path.extension().is_some_and(|extension| extension == "onnx") {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Rejects models with the same name in different folders, whose outputs would be the same file.

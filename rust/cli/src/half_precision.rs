@@ -24,7 +24,10 @@ const DONE: &str = "float16";
     mut_arg("output", |output| output.help(output_file::help(DONE))),
     mut_arg("calibration_data", |data| data
         .help(crate::samples::help("Samples to measure values and the result on"))),
-    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed()))
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
+    mut_arg("engine", |engine| engine.requires("calibration_data")),
+    mut_arg("onnxruntime", |library| library.requires("calibration_data")),
+    mut_arg("threads", |threads| threads.requires("calibration_data"))
 )]
 pub(crate) struct HalfArguments {
     /// The model
@@ -41,7 +44,12 @@ pub(crate) struct HalfArguments {
     #[arg(long, value_name = "NAME")]
     exclude: Vec<String>,
     /// Try kinds of operators in float32 where the worst output has a lower SQNR, in dB
-    #[arg(long, value_name = "DB", default_value_t = HalfOptions::default().enough_sqnr)]
+    #[arg(
+        long,
+        value_name = "DB",
+        requires = "calibration_data",
+        default_value_t = HalfOptions::default().enough_sqnr
+    )]
     enough_sqnr: f64,
     #[command(flatten)]
     samples: SampleArguments,

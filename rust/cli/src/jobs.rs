@@ -1,7 +1,7 @@
 //! Quantizes several models, one after another or at the same time, and prints a table of the
 //! results.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,8 @@ use serde::Serialize;
 use crate::calibrate::CalibrateArguments;
 use crate::console::{Console, OutputArguments, Terminals};
 use crate::failure::Failure;
-use crate::output_path::Made;
+use crate::output_path::{Made, place};
+use crate::overwriting::{self, Named};
 use crate::quantize::QuantizeArguments;
 use crate::{calibrate, interrupt, quantize, text};
 
@@ -53,11 +54,28 @@ pub(crate) struct Job {
     pub(crate) work: Work,
     /// Whether to skip the model if its output exists.
     pub(crate) skip_existing: bool,
+    /// The paths of its command line.
+    pub(crate) paths: Vec<Named>,
 }
 
 impl Job {
     fn is_skipped(&self) -> bool {
         self.skip_existing && self.work.output().exists()
+    }
+
+    /// The files that it writes, with the argument of each.
+    fn writes(&self) -> Vec<(&str, PathBuf)> {
+        let beside = self.paths.iter().filter(|(id, _)| overwriting::is_written(id));
+        let beside = beside.map(|(id, path)| (id.as_str(), path.clone()));
+        std::iter::once(("output", self.work.output())).chain(beside).collect()
+    }
+
+    /// The files that it reads, with the argument of each.
+    fn reads(&self) -> Vec<(&str, PathBuf)> {
+        let written = |id: &str| id == "output" || overwriting::is_written(id);
+        let others = self.paths.iter().filter(|(id, _)| id != "model" && !written(id));
+        let others = others.map(|(id, path)| (id.as_str(), path.clone()));
+        std::iter::once(("model", self.work.input().to_path_buf())).chain(others).collect()
     }
 }
 
@@ -107,44 +125,58 @@ enum Status {
     NotBegun,
 }
 
-/// Rejects jobs whose output would overwrite another output or an input. An output that exists and
-/// is skipped is written once at most.
-pub(crate) fn check_apart(all: &[Job]) -> Result<(), Failure> {
-    let place = |path: &Path| -> PathBuf {
-        let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
-        match (path.canonicalize(), folder, path.file_name()) {
-            (Ok(path), _, _) => path,
-            (Err(_), Some(folder), Some(name)) => folder.join(name),
-            _ => std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()),
+/// Rejects jobs that would write over a file which another job writes or reads. An output that
+/// exists and is skipped is not written. Ranges that one job writes may be read by a later one, if
+/// they do not run at the same time.
+pub(crate) fn check_apart(all: &[Job], manner: Manner) -> Result<(), Failure> {
+    let mut readers: HashMap<PathBuf, Vec<(usize, &str)>> = HashMap::new();
+    let running = || all.iter().enumerate().filter(|(_, job)| !job.is_skipped());
+    for (at, job) in running() {
+        for (id, path) in job.reads() {
+            readers.entry(place(&path)).or_default().push((at, id));
         }
-    };
-    let inputs: HashMap<PathBuf, &Path> =
-        all.iter().map(|Job { work, .. }| (place(work.input()), work.input())).collect();
-    let mut outputs: HashMap<PathBuf, &Path> = HashMap::new();
-    for job in all {
-        let work = &job.work;
-        let output = place(&work.output());
-        if !job.is_skipped()
-            && let Some(other) = outputs.insert(output.clone(), work.input())
-        {
-            let message = format!(
-                "`{}` and `{}` would both become `{}`",
-                other.display(),
-                work.input().display(),
-                work.output().display()
-            );
-            return Err(Failure::Misuse(message));
-        }
-        if let Some(input) = inputs.get(&output).filter(|input| **input != work.input()) {
-            let message = format!(
-                "what `{}` becomes would be written over `{}`, which is to be quantized too",
-                work.input().display(),
-                input.display()
-            );
-            return Err(Failure::Misuse(message));
+    }
+    let mut writers: HashMap<PathBuf, usize> = HashMap::new();
+    for (at, job) in running() {
+        let model = job.work.input().display();
+        for (id, path) in job.writes() {
+            let (place, path) = (place(&path), path.display());
+            let other = writers.insert(place.clone(), at).filter(|other| *other != at);
+            if let Some(other) = other.map(|other| all[other].work.input().display()) {
+                let message = match id {
+                    "output" => format!("`{other}` and `{model}` would both become `{path}`"),
+                    _ => format!("the jobs of `{other}` and `{model}` would both write `{path}`"),
+                };
+                return Err(Failure::Misuse(message));
+            }
+            let passed_on = |reader: usize, input: &str| {
+                (id, input) == ("ranges_out", "ranges") && reader > at && manner.jobs == 1
+            };
+            let others = readers.get(&place).into_iter().flatten();
+            let mut others =
+                others.filter(|(reader, input)| *reader != at && !passed_on(*reader, input));
+            if let Some((reader, input)) = others.next() {
+                let what = if id == "output" { "what" } else { "a file of" };
+                let becomes = if id == "output" { " becomes" } else { "" };
+                let use_of = match *input {
+                    "model" => "which is to be quantized too".to_owned(),
+                    _ => format!("which `{}` reads", all[*reader].work.input().display()),
+                };
+                return Err(Failure::Misuse(format!(
+                    "{what} `{model}`{becomes} would be written over `{path}`, {use_of}"
+                )));
+            }
         }
     }
     Ok(())
+}
+
+/// Removes models that are the result of another one which is skipped: they were found in the
+/// folder that the results are written to.
+pub(crate) fn without_results(all: Vec<Job>) -> Vec<Job> {
+    let skipped = all.iter().filter(|job| job.is_skipped());
+    let results: HashSet<PathBuf> = skipped.map(|job| place(&job.work.output())).collect();
+    all.into_iter().filter(|job| !results.contains(&place(job.work.input()))).collect()
 }
 
 /// Runs all jobs, prints the table, and fails if any job failed. The folder of an output is created
@@ -263,7 +295,7 @@ fn row(job: &Job, folders: &Mutex<Made>, console: &mut Console<'_>) -> Row {
             ..row
         },
         Err(failure) => {
-            let error = failure.message().unwrap_or_default();
+            let error = failure.message();
             // The table already has the name of the model.
             let named = format!("{}: ", row.input);
             let error = error.strip_prefix(&named).unwrap_or(&error).to_owned();

@@ -126,7 +126,8 @@ pub(crate) fn run(args: &MixedArguments, console: &mut Console<'_>) -> Result<()
             }
             _ => None,
         };
-        output_path::save(&plan.apply(&prepared, ranges.as_ref())?, output)?;
+        let report = output_path::save(&plan.apply(&prepared, ranges.as_ref())?, output)?;
+        report.warnings.iter().for_each(|warning| console.warn(warning));
     }
     let written = args.output.as_ref().map(|path| format!("written to {}\n", path.display()));
     console.result(|| found.to_json(), || format!("{found}{}", written.unwrap_or_default()))

@@ -1,5 +1,6 @@
 //! Checks and writes output files, and creates folders for them.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,10 @@ use crate::interrupt;
 
 /// Rejects a path that cannot be written, before any work is done.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    if path == Path::new("-") {
+        let what = "files are not written to standard output: `./-` is a file of that name";
+        return Err(Failure::Misuse(what.to_owned()));
+    }
     match fs::metadata(path) {
         Ok(metadata) if metadata.is_file() => Ok(()),
         Ok(metadata) if metadata.is_dir() => Err(refused(path, "is a directory, expected a file")),
@@ -21,15 +26,6 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
             _ => Err(refused(path, &format!("there is no directory `{}`", folder(path).display()))),
         },
         Err(error) => Err(refused(path, &said(&error))),
-    }
-}
-
-/// Like [`check`], for a path whose folder is created if it does not exist.
-pub(crate) fn check_with_folder(path: &Path) -> Result<(), Failure> {
-    let there = folder(path).ancestors().find(|folder| folder.exists());
-    match there {
-        Some(there) if there != folder(path) && there.is_dir() => Ok(()),
-        _ => check(path),
     }
 }
 
@@ -43,6 +39,16 @@ pub(crate) fn check_apart(flag: &str, path: &Path, others: &[&Path]) -> Result<(
             Err(Failure::Misuse(message))
         }
     }
+}
+
+/// Rejects a model that a file of another kind would overwrite by mistake.
+pub(crate) fn check_no_model(flag: &str, path: &Path) -> Result<(), Failure> {
+    let is_onnx = |extension: &OsStr| extension.eq_ignore_ascii_case("onnx");
+    if !path.extension().is_some_and(is_onnx) || !path.exists() {
+        return Ok(());
+    }
+    let path = path.display();
+    Err(Failure::Misuse(format!("{flag} would overwrite the model `{path}`: name another file")))
 }
 
 /// Rejects a `path` that is external data of one of `models`.
@@ -92,10 +98,12 @@ fn unwritten(path: &Path, error: &quantize_rs_onnx::Error) -> Failure {
     }
 }
 
-/// The absolute path with links resolved.
-fn place(path: &Path) -> PathBuf {
+/// The absolute path with links resolved, also of a file that does not exist yet.
+pub(crate) fn place(path: &Path) -> PathBuf {
+    let folder = || folder(path).canonicalize().ok().zip(path.file_name());
     path.canonicalize()
-        .or_else(|_| std::path::absolute(path))
+        .or_else(|_| folder().map(|(folder, name)| folder.join(name)).ok_or(()))
+        .or_else(|()| std::path::absolute(path))
         .unwrap_or_else(|_| path.to_path_buf())
 }
 
@@ -120,7 +128,11 @@ pub(crate) struct Made {
 impl Made {
     /// Creates the folder of a file and its parents, unless they exist.
     pub(crate) fn make_for(&mut self, file: &Path) -> Result<(), Failure> {
-        let folder = folder(file);
+        self.make(folder(file))
+    }
+
+    /// Creates a folder and its parents, unless they exist.
+    pub(crate) fn make(&mut self, folder: &Path) -> Result<(), Failure> {
         let ours: Vec<&Path> = folder.ancestors().take_while(|folder| !folder.exists()).collect();
         // The last ancestor of a relative path is empty.
         let ours = ours.into_iter().rev().filter(|folder| !folder.as_os_str().is_empty());
@@ -149,11 +161,13 @@ mod tests {
         let folder = tempfile::tempdir().expect("a directory");
         assert!(check(&folder.path().join("new.onnx")).is_ok());
         assert!(check(Path::new("new.onnx")).is_ok());
-        assert!(check_with_folder(&folder.path().join("none/none/new.onnx")).is_ok());
+        let made = |path: &Path| Made::default().make_for(path);
+        assert!(made(&folder.path().join("none/none/new.onnx")).is_ok());
+        assert!(!folder.path().join("none").exists(), "removed again");
         let file = folder.path().join("file");
         fs::write(&file, "").expect("written");
         for path in [file.join("new.onnx"), file.join("none/new.onnx")] {
-            assert!(check_with_folder(&path).is_err(), "{}", path.display());
+            assert!(made(&path).is_err(), "{}", path.display());
         }
         let cases = [
             (folder.path().to_path_buf(), "is a directory"),
@@ -162,7 +176,7 @@ mod tests {
             (PathBuf::from("/dev/null"), "is a device"),
         ];
         for (path, expected) in cases {
-            let message = check(&path).expect_err(expected).message().unwrap_or_default();
+            let message = check(&path).expect_err(expected).message();
             assert!(message.contains(expected), "{message}");
         }
     }

@@ -10,8 +10,13 @@ use crate::output_path;
 /// The arguments of files that are written beside the result.
 const WRITTEN: [&str; 4] = ["html", "ranges_out", "save_recipe", "trace"];
 
-/// The arguments of files that the result may replace.
-const REPLACED: [&str; 2] = ["model", "files"];
+/// The arguments of files that the result may replace, or of folders that it may be in.
+const REPLACED: [&str; 3] = ["model", "models", "files"];
+
+/// Whether a file of this argument is written beside the result.
+pub(crate) fn is_written(id: &str) -> bool {
+    WRITTEN.contains(&id)
+}
 
 /// A path on the command line, with the name of its argument.
 pub(crate) type Named = (String, PathBuf);
@@ -36,10 +41,14 @@ pub(crate) fn check(paths: &[Named]) -> Result<(), Failure> {
         if !written && id != "output" {
             continue;
         }
+        let flag = format!("--{}", id.replace('_', "-"));
         let kept = |other: &str| written || ![&WRITTEN[..], &REPLACED].concat().contains(&other);
         let others = paths.iter().enumerate().filter(|(other, (id, _))| *other != at && kept(id));
         let others: Vec<&Path> = others.map(|(_, (_, path))| path.as_path()).collect();
-        output_path::check_apart(&format!("--{}", id.replace('_', "-")), path, &others)?;
+        output_path::check_apart(&flag, path, &others)?;
+        if written {
+            output_path::check_no_model(&flag, path)?;
+        }
     }
     Ok(())
 }

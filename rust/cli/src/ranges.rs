@@ -89,6 +89,7 @@ fn show(args: &ShowArguments, console: &mut Console<'_>) -> Result<(), Failure> 
 
 fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     output_path::check(&args.output)?;
+    output_path::check_no_model("--output", &args.output)?;
     let mut merged: Option<Ranges> = None;
     for path in &args.files {
         let ranges = read(path)?;
@@ -114,6 +115,7 @@ fn diff(args: &DiffArguments, console: &mut Console<'_>) -> Result<(), Failure> 
 
 fn convert(args: &ConvertArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     output_path::check(&args.output)?;
+    output_path::check_no_model("--output", &args.output)?;
     output_path::check_apart("--output", &args.output, &[&args.file, &args.model])?;
     let model = Model::open(&args.model)?;
     output_path::check_data("--output", &args.output, &[&model])?;

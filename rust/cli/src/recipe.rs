@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::args;
 use crate::config::{self, Language};
 use crate::failure::Failure;
-use crate::output_path;
+use crate::{output_path, samples};
 
 /// Whether a run is kept.
 #[derive(Debug, Default, Args)]
@@ -172,5 +172,8 @@ fn list(raw: &[String], one: impl Fn(&String) -> String) -> String {
 fn beside(path: &Path, folder: Option<&Path>) -> String {
     let whole = absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let short = folder.and_then(|folder| whole.strip_prefix(folder).ok());
-    short.unwrap_or(&whole).to_string_lossy().into_owned()
+    let path = short.unwrap_or(&whole);
+    // A file of that name, not the word.
+    let path = if samples::is_random(path) { Path::new(".").join(path) } else { path.to_owned() };
+    path.to_string_lossy().into_owned()
 }

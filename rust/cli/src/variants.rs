@@ -1,6 +1,5 @@
 //! `variants`: writes every variant of a model that a platform looks for.
 
-use std::fs;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -10,6 +9,7 @@ use quantize_rs_runner::samples::SampleDiagnostics;
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
+use crate::output_path::Made;
 use crate::run_on_samples;
 use crate::samples::SampleArguments;
 
@@ -19,7 +19,10 @@ use crate::samples::SampleArguments;
     after_help = sets(),
     mut_arg("calibration_data", |data| data
         .help(crate::samples::help("Samples to round weights and measure the variants with"))),
-    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed()))
+    mut_arg("engine", |engine| engine.value_parser(crate::engine::deployed())),
+    mut_arg("engine", |engine| engine.requires("calibration_data")),
+    mut_arg("onnxruntime", |library| library.requires("calibration_data")),
+    mut_arg("threads", |threads| threads.requires("calibration_data"))
 )]
 pub(crate) struct VariantArguments {
     /// The model
@@ -62,9 +65,9 @@ pub(crate) fn run(args: &VariantArguments, console: &mut Console<'_>) -> Result<
     };
     let inputs = InputSpec::of(&model);
     let given = args.samples.open(&inputs)?;
-    fs::create_dir_all(&args.output).map_err(|error| {
-        Failure::Refused(format!("`{}` cannot be made: {error}", args.output.display()))
-    })?;
+    // It is removed again if nothing is written to it.
+    let mut folder = Made::default();
+    folder.make(&args.output)?;
     let made = match given {
         None => {
             let mut go_on = |_| !crate::interrupt::is_pressed();

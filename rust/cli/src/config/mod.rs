@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf, absolute};
 use clap::{ArgGroup, ArgMatches, Args, FromArgMatches};
 use quantize_rs::WeightType;
 use quantize_rs::options::Verb;
+use quantize_rs::text::shell_word;
 use serde::Serialize;
 
 use crate::args::{self, Arguments, Command};
@@ -72,7 +73,8 @@ pub(crate) fn run(
     let typed = overwriting::paths(matches);
     let all = wanted.models.iter().map(|model| model.job(&typed)).collect::<Result<Vec<Job>, _>>();
     let all = all.map_err(inside)?;
-    jobs::check_apart(&all)?;
+    let all = if args.dry_run { all } else { jobs::without_results(all) };
+    jobs::check_apart(&all, wanted.manner)?;
     if args.dry_run {
         return show(&wanted, &all, console);
     }
@@ -171,8 +173,7 @@ impl Wanted {
             }
         };
         let (pattern, folder) = (path("input_dir")?, path("output_dir")?);
-        let pattern = if pattern.is_dir() { pattern.join("*.onnx") } else { pattern };
-        let wrong = |failure: Failure| Wrong::at(batch.line, failure.message().unwrap_or_default());
+        let wrong = |failure: Failure| Wrong::at(batch.line, failure.message());
         let models = batch::expanded(&[pattern]).map_err(wrong)?;
         batch::check_stems(&models).map_err(wrong)?;
         for model in models {
@@ -247,7 +248,7 @@ impl Typed {
                 let said = said.join(" ");
                 at(said.strip_prefix("error: ").unwrap_or(&said))
             })?;
-        let misuse = |failure: Failure| at(&failure.message().unwrap_or_default());
+        let misuse = |failure: Failure| at(&failure.message());
         overwriting::check(&[typed, &paths].concat()).map_err(misuse)?;
         let work = match arguments.command {
             Command::Quantize(mut args) => {
@@ -268,7 +269,7 @@ impl Typed {
             }
             _ => return Err(at("is neither quantized nor calibrated")),
         };
-        Ok(Job { work, skip_existing: self.skip_existing })
+        Ok(Job { work, skip_existing: self.skip_existing, paths })
     }
 }
 
@@ -316,14 +317,7 @@ fn show(wanted: &Wanted, all: &[Job], console: &mut Console<'_>) -> Result<(), F
     }
     let line = |shown: &Shown| {
         let warnings = shown.warnings.iter().map(|warning| format!("\n  warning: {warning}"));
-        let quoted = |arg: &String| {
-            if arg.contains([' ', '*', '?', '[', '"', '\'']) {
-                format!("'{arg}'")
-            } else {
-                arg.clone()
-            }
-        };
-        let command: Vec<String> = shown.command.iter().map(quoted).collect();
+        let command: Vec<String> = shown.command.iter().map(|arg| shell_word(arg)).collect();
         let warnings: String = warnings.collect();
         format!("{}\n  {} values quantized{warnings}\n", command.join(" "), shown.quantized)
     };

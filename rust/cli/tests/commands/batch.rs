@@ -124,3 +124,28 @@ fn what_would_overwrite_is_refused_before_anything_starts() {
     }
     assert!(!std::path::Path::new(&out).exists());
 }
+
+#[test]
+fn a_folder_is_its_models_whatever_its_name_and_results_in_it_are_left_out() {
+    let folder = Folder::new();
+    let models = folder.path("models [1]");
+    fs::create_dir(&models).expect("made");
+    fs::copy(DIGITS, format!("{models}/a.onnx")).expect("copied");
+    fs::write(format!("{models}/.hidden.onnx"), "").expect("written");
+    let config = folder.path("models [1]/all.yaml");
+    let text = "batch: {input_dir: ., output_dir: ., skip_existing: true}\n";
+    fs::write(&config, text).expect("written");
+    let typed = ["batch", &models, "-o", &models, "--skip-existing"];
+    for (args, done) in [(&typed[..], 1), (&typed, 0), (&["config", &config], 0)] {
+        let answer = run(&[args, &["--format", "json"]].concat());
+        assert_eq!(answer.code, 0, "{answer:?}");
+        let json = answer.json();
+        assert_eq!((&json["done"], &json["skipped"]), (&done.into(), &(1 - done).into()), "{json}");
+    }
+    // Without --skip-existing, a model there is not overwritten.
+    assert_eq!(run(&typed[..4]).code, 2);
+    let (one, other) = (format!("{models}/a.onnx"), format!("{models}/./a.onnx"));
+    let out = folder.path("out");
+    let twice = run(&["batch", &one, &other, "-o", &out, "--format", "json"]);
+    assert_eq!(twice.json()["done"], 1, "{twice:?}");
+}

@@ -521,3 +521,78 @@ fn a_recipe_repeats_its_run_byte_for_byte() {
         assert_eq!(answer.code, code, "{answer:?}");
     }
 }
+
+/// Files that one model of a config would write over those of another.
+#[test]
+fn no_model_writes_over_what_another_reads_or_writes() {
+    let folder = Folder::new();
+    for name in ["a.onnx", "b.onnx"] {
+        fs::copy(DIGITS, folder.path(name)).expect("copied");
+    }
+    fs::copy(SAMPLES, folder.path("s.npy")).expect("copied");
+    let a = "{input: a.onnx, output: qa.onnx, check: none";
+    let b = "{input: b.onnx, output: qb.onnx, check: none";
+    let cases = [
+        (format!("{a}, calibration_data: s.npy}}"), b.replace("qb.onnx", "s.npy") + "}"),
+        (format!("{a}, html: r.html}}"), format!("{b}, html: ./r.html}}")),
+        (
+            format!("{a}, calibration_data: s.npy, ranges_out: r.json}}"),
+            format!("{b}, html: r.json}}"),
+        ),
+        (a.replace("qa.onnx", "a.onnx") + "}", "{input: a.onnx, output: c.onnx}".to_owned()),
+        (format!("{a}, html: b.onnx}}"), format!("{b}}}")),
+        (format!("{a}, html: qb.onnx}}"), format!("{b}}}")),
+    ];
+    for (one, other) in cases {
+        let before = folder.names();
+        let config = file(&folder, "all.yaml", &format!("models:\n  - {one}\n  - {other}\n"));
+        for flags in [&[][..], &["--dry-run"]] {
+            let answer = run(&[&["config", &config], flags].concat());
+            assert_eq!((answer.code, answer.out.as_str()), (2, ""), "{one} {other}: {answer:?}");
+        }
+        fs::remove_file(config).expect("removed");
+        assert_eq!(folder.names(), before);
+    }
+    // Ranges that one model writes may be read by the next one, which waits for them.
+    let text = |jobs: u32| {
+        format!(
+            "jobs: {jobs}\nmodels:\n  - {a}, calibration_data: s.npy, ranges_out: r.json}}\n  \
+             - {{input: b.onnx, output: qb.onnx, check: none, calibration: {{ranges: r.json}}}}\n"
+        )
+    };
+    let refused = run(&["config", &file(&folder, "all.yaml", &text(2))]);
+    assert!(refused.code == 2 && refused.err.contains("r.json"), "{refused:?}");
+    let passed_on = run(&["config", &file(&folder, "all.yaml", &text(1))]);
+    assert_eq!(passed_on.code, 0, "{passed_on:?}");
+}
+
+#[test]
+fn a_recipe_names_a_folder_that_is_called_random() {
+    let folder = Folder::new();
+    let (images, recipe) = (folder.path("random"), folder.path("recipe.yaml"));
+    fs::create_dir(&images).expect("made");
+    for at in 0..4 {
+        let pixels =
+            image::GrayImage::from_fn(8, 8, |x, y| [((x * y * 3 + at) % 256) as u8].into());
+        pixels.save(folder.path(&format!("random/{at}.png"))).expect("written");
+    }
+    let out = folder.path("m.onnx");
+    let args = ["calibrate", DIGITS, "--data", &images, "-o", &out, "--save-recipe", &recipe];
+    let answer = run(&args);
+    assert_eq!(answer.code, 0, "{answer:?}");
+    let first = fs::read(&out).expect("written");
+    let text = fs::read_to_string(&recipe).expect("read");
+    assert!(text.contains("\"./random\""), "{text}");
+    assert_eq!(run(&["config", &recipe, "-q"]).code, 0, "{text}");
+    assert_eq!(fs::read(&out).expect("written again"), first);
+}
+
+#[test]
+fn a_dry_run_prints_words_of_a_shell() {
+    let folder = Folder::new();
+    fs::copy(DIGITS, folder.path("it's.onnx")).expect("copied");
+    let text = "models:\n  - {input: \"it's.onnx\", output: o.onnx, exclude: ['re:fc(1|2)$']}\n";
+    let shown = run(&["config", &file(&folder, "all.yaml", text), "--dry-run"]);
+    assert!(shown.out.contains(r"it'\''s.onnx'"), "{shown:?}");
+    assert!(shown.out.contains("'--exclude=re:fc(1|2)$'"), "{shown:?}");
+}

@@ -159,6 +159,22 @@ fn flags_without_effect_are_refused() {
         let answer = run(&[&["sensitivity", DIGITS], flags].concat());
         assert!(answer.code == 2 && answer.err.contains("--calibration-data"), "{answer:?}");
     }
+    let folder = Folder::new();
+    let out = folder.path("new");
+    for command in ["float16", "variants"] {
+        for (flags, _) in &run_by {
+            let answer = run(&[&[command, DIGITS, "-o", &out], *flags].concat());
+            assert_eq!(answer.code, 2, "{command} {flags:?}");
+            assert!(answer.err.contains("--calibration-data"), "{answer:?}");
+        }
+    }
+    assert_eq!(run(&["float16", DIGITS, "-o", &out, "--enough-sqnr", "5"]).code, 2);
+    assert_eq!(run(&["variants", DIGITS, "-o", &out, "--only", "none"]).code, 2);
+    assert!(folder.is_empty(), "{:?}", folder.names());
+    for data in [&[][..], &["--validation-data", SAMPLES]] {
+        let kept = run(&[&["quantize", DIGITS, "--no-fall-back", "-o", &out], data].concat());
+        assert!(kept.code == 2 && kept.err.contains("--no-fall-back has no effect"), "{kept:?}");
+    }
     let both = run(&["benchmark", DIGITS, DIGITS, "--mean", "0.5"]);
     assert!(both.code == 2 && both.err.contains("--mean is for images"), "{both:?}");
     let methods = ["calibrate", DIGITS, "--data", SAMPLES, "--compare-methods"];
