@@ -103,11 +103,6 @@ impl AccuracyControlArguments {
         let criteria = self.criteria.chosen();
         let data = calibrated.and_then(|samples| samples.data.as_deref());
         images.check(&[self.verify(), data])?;
-        if self.no_fall_back && !criteria.is_set() {
-            let message = "--no-fall-back has no effect without an accuracy criterion: give \
-                           --min-sqnr DB or another one";
-            return Err(Failure::Misuse(message.to_owned()));
-        }
         if self.verify.is_none() && !criteria.is_set() && self.classes.labels.is_none() {
             if self.classes.scores.is_some() {
                 let message = "--scores has no effect where nothing is evaluated: give \

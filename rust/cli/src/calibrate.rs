@@ -144,14 +144,14 @@ pub(crate) struct RangesArguments {
 }
 
 pub(crate) fn run(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<(), Failure> {
-    if args.dry_run || args.compare_methods {
-        let (model, plan) = planned(args)?;
-        // Also opened in a dry run, which reports what would fail.
+    if args.dry_run {
+        let (model, plan) = planned(args, console)?;
+        plan::show(&model, &plan, console)?;
+        return args.nothing.check(&plan);
+    }
+    if args.compare_methods {
+        let (_, _, model, plan) = prepared(args)?;
         let numbers = Numbers::open(args, &model)?;
-        if args.dry_run {
-            plan::show(&model, &plan, console)?;
-            return args.nothing.check(&plan);
-        }
         args.nothing.check(&plan)?;
         warn_of_noise(&args.samples, console);
         return compare(args, &model, &plan, numbers, console);
@@ -169,7 +169,7 @@ fn part(
     path: &Path,
     console: &mut Console<'_>,
 ) -> Result<(), Failure> {
-    let (model, plan) = planned(args)?;
+    let (_, _, model, plan) = prepared(args)?;
     let Numbers::Samples(samples) = Numbers::open(args, &model)? else { return Ok(()) };
     warn_of_noise(&args.samples, console);
     let mut others: Vec<&Path> = vec![&args.model];
@@ -202,14 +202,10 @@ pub(crate) fn report(
     args: &CalibrateArguments,
     console: &mut Console<'_>,
 ) -> Result<Report, Failure> {
-    let (original, config) = wanted(args)?;
-    let (model, plan) = plan::of(&original, config.clone())?;
+    let Ready { original, config, model, plan, numbers, evaluation, output } =
+        ready(args, console)?;
     args.nothing.check(&plan)?;
-    let numbers = Numbers::open(args, &model)?;
-    let given = &args.samples;
-    let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
     warn_of_noise(&args.samples, console);
-    let output = checked_output(args, &original)?;
 
     let begun = Instant::now();
     let (ranges, kept) = numbers.ranges(args, &model, &plan, console)?;
@@ -249,17 +245,47 @@ fn quantized(
     Ok(made)
 }
 
-/// The prepared model, and its plan.
-pub(crate) fn planned(args: &CalibrateArguments) -> Result<(Model, Plan), Failure> {
-    let (model, config) = wanted(args)?;
-    plan::of(&model, config)
+/// What the work needs: opened and checked.
+struct Ready {
+    original: Model,
+    config: Config,
+    model: Model,
+    plan: Plan,
+    numbers: Numbers,
+    evaluation: Option<Evaluation>,
+    output: PathBuf,
 }
 
-/// The model, and the requested configuration.
-fn wanted(args: &CalibrateArguments) -> Result<(Model, Config), Failure> {
-    let model = Model::open(&args.model)?;
+/// The prepared model and its plan, after everything that the work needs was checked.
+pub(crate) fn planned(
+    args: &CalibrateArguments,
+    console: &mut Console<'_>,
+) -> Result<(Model, Plan), Failure> {
+    let ready = ready(args, console)?;
+    Ok((ready.model, ready.plan))
+}
+
+/// The same, with ranges that do not exist yet.
+pub(crate) fn planned_alone(args: &CalibrateArguments) -> Result<(Model, Plan), Failure> {
+    let (_, _, model, plan) = prepared(args)?;
+    Ok((model, plan))
+}
+
+fn ready(args: &CalibrateArguments, console: &mut Console<'_>) -> Result<Ready, Failure> {
+    let (original, config, model, plan) = prepared(args)?;
+    let numbers = Numbers::open(args, &model)?;
+    let given = &args.samples;
+    let evaluation = args.accuracy_control.open(&original, &given.images, Some(given), console)?;
+    let output = checked_output(args, &original)?;
+    Ok(Ready { original, config, model, plan, numbers, evaluation, output })
+}
+
+/// The model, the requested configuration, the prepared model and its plan.
+fn prepared(args: &CalibrateArguments) -> Result<(Model, Config, Model, Plan), Failure> {
+    let original = Model::open(&args.model)?;
     let config = args.options.config(Verb::Calibrate)?;
-    Ok((model, config))
+    let (model, plan) = plan::of(&original, config.clone())?;
+    Ok((original, config, model, plan))
 }
 
 /// Warns of random samples before they are used, which may take long.

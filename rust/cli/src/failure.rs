@@ -38,6 +38,14 @@ impl Failure {
         }
     }
 
+    /// The same failure, with the place of what was asked for.
+    pub(crate) fn at(self, place: &str) -> Failure {
+        match self {
+            Failure::Misuse(message) => Failure::Misuse(format!("{place}: {message}")),
+            other => other.while_doing(place),
+        }
+    }
+
     /// The same failure, after the ranges were written to a file.
     pub(crate) fn after_ranges(self, path: &Path) -> Failure {
         match self {

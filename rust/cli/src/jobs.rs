@@ -59,7 +59,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    fn is_skipped(&self) -> bool {
+    pub(crate) fn is_skipped(&self) -> bool {
         self.skip_existing && self.work.output().exists()
     }
 

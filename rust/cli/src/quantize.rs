@@ -8,7 +8,7 @@ use quantize_rs::options::Verb;
 use quantize_rs::{Config, InputSpec, Method, Model, Plan, Report};
 use quantize_rs_runner::samples::SampleDiagnostics;
 
-use crate::accuracy_control::AccuracyControlArguments;
+use crate::accuracy_control::{AccuracyControlArguments, Evaluation};
 use crate::console::Console;
 use crate::engine::EngineArguments;
 use crate::failure::Failure;
@@ -60,8 +60,7 @@ pub(crate) struct QuantizeArguments {
 
 pub(crate) fn run(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<(), Failure> {
     if args.dry_run {
-        let (model, plan) = planned(args)?;
-        samples(args, &model)?;
+        let (model, plan) = planned(args, console)?;
         plan::show(&model, &plan, console)?;
         return args.nothing.check(&plan);
     }
@@ -73,19 +72,10 @@ pub(crate) fn report(
     args: &QuantizeArguments,
     console: &mut Console<'_>,
 ) -> Result<Report, Failure> {
-    let (model, config) = wanted(args)?;
-    let (prepared, plan) = plan::of(&model, config.clone())?;
+    let Ready { model, config, prepared, plan, output, samples, evaluation } =
+        ready(args, console)?;
     args.nothing.check(&plan)?;
-    let output = args.output.checked(&args.model, DONE)?;
-    let read: Vec<&Path> =
-        args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
-    let state: Vec<&Path> = config.resume_rounding.as_deref().into_iter().collect();
-    output_path::check_apart("--output", &output, &[&*read, &*state].concat())?;
-    args.html.check(&[&*output], &[&model])?;
     let given = &args.samples;
-    let samples = samples(args, &prepared)?;
-    let calibrated = given.data.is_some().then_some(given);
-    let evaluation = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
     calibrate::warn_of_noise(given, console);
     let begun = Instant::now();
     let ranges = samples.map(|samples| {
@@ -117,17 +107,42 @@ pub(crate) fn report(
     Ok(report)
 }
 
-/// The samples for bias correction, if there are any.
-fn samples(args: &QuantizeArguments, model: &Model) -> Result<Option<SampleDiagnostics>, Failure> {
-    let inputs = InputSpec::of(model);
-    let samples = args.samples.open_beside(&inputs, args.accuracy_control.verify())?;
-    Ok(samples.map(|samples| SampleDiagnostics::new(samples, &inputs)))
+/// What the work needs: opened and checked.
+struct Ready {
+    model: Model,
+    config: Config,
+    prepared: Model,
+    plan: Plan,
+    output: PathBuf,
+    samples: Option<SampleDiagnostics>,
+    evaluation: Option<Evaluation>,
 }
 
-/// The prepared model, and its plan.
-pub(crate) fn planned(args: &QuantizeArguments) -> Result<(Model, Plan), Failure> {
+/// The prepared model and its plan, after everything that the work needs was checked.
+pub(crate) fn planned(
+    args: &QuantizeArguments,
+    console: &mut Console<'_>,
+) -> Result<(Model, Plan), Failure> {
+    let ready = ready(args, console)?;
+    Ok((ready.prepared, ready.plan))
+}
+
+fn ready(args: &QuantizeArguments, console: &mut Console<'_>) -> Result<Ready, Failure> {
     let (model, config) = wanted(args)?;
-    plan::of(&model, config)
+    let (prepared, plan) = plan::of(&model, config.clone())?;
+    let output = args.output.checked(&args.model, DONE)?;
+    let read: Vec<&Path> =
+        args.samples.data.as_deref().into_iter().chain(args.accuracy_control.files()).collect();
+    let state: Vec<&Path> = config.resume_rounding.as_deref().into_iter().collect();
+    output_path::check_apart("--output", &output, &[&*read, &*state].concat())?;
+    args.html.check(&[&*output], &[&model])?;
+    let given = &args.samples;
+    let inputs = InputSpec::of(&prepared);
+    let samples = given.open_beside(&inputs, args.accuracy_control.verify())?;
+    let samples = samples.map(|samples| SampleDiagnostics::new(samples, &inputs));
+    let calibrated = given.data.is_some().then_some(given);
+    let evaluation = args.accuracy_control.open(&model, &given.images, calibrated, console)?;
+    Ok(Ready { model, config, prepared, plan, output, samples, evaluation })
 }
 
 /// The model, and the requested configuration.

@@ -1,5 +1,6 @@
 //! `ranges`: shows, merges, compares and converts files of ranges.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -99,6 +100,12 @@ fn merge(args: &MergeArguments, console: &mut Console<'_>) -> Result<(), Failure
                 .merge(&ranges)
                 .map_err(|error| Failure::from(error).while_doing(&path.display().to_string()))?,
         });
+    }
+    let mut seen = HashSet::new();
+    if let Some(twice) = args.files.iter().find(|path| !seen.insert(output_path::place(path))) {
+        let message =
+            format!("`{}` is given twice: its samples would count twice", twice.display());
+        return Err(Failure::Refused(message));
     }
     // clap requires two files.
     let Some(merged) = merged else { return Ok(()) };

@@ -8,6 +8,7 @@ mod schema;
 mod toml;
 mod yaml;
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf, absolute};
@@ -24,8 +25,9 @@ use crate::console::Console;
 use crate::failure::{Failure, said};
 use crate::jobs::{self, Job, Manner, Work};
 use crate::output_file::OutputFile;
+use crate::output_path::{Made, place};
 use crate::overwriting::{self, Named};
-use crate::{calibrate, output_path, quantize, text};
+use crate::{calibrate, quantize, text};
 
 use keys::{Keys, Options, Section};
 pub(crate) use keys::{TYPED_ONLY, WEIGHTS, arguments, help, is_path};
@@ -76,7 +78,7 @@ pub(crate) fn run(
     let all = if args.dry_run { all } else { jobs::without_results(all) };
     jobs::check_apart(&all, wanted.manner)?;
     if args.dry_run {
-        return show(&wanted, &all, console);
+        return show(file, &wanted, &all, console);
     }
     jobs::run(&all, wanted.manner, console)
 }
@@ -280,26 +282,48 @@ struct Shown {
     output: String,
     /// The equivalent command line.
     command: Vec<String>,
+    /// Whether it is skipped, because its output exists.
+    skipped: bool,
     /// Values that would be quantized.
     quantized: usize,
     warnings: Vec<String>,
 }
 
-fn show(wanted: &Wanted, all: &[Job], console: &mut Console<'_>) -> Result<(), Failure> {
+fn show(
+    file: &Path,
+    wanted: &Wanted,
+    all: &[Job],
+    console: &mut Console<'_>,
+) -> Result<(), Failure> {
     let mut shown = Vec::new();
-    for (model, Job { work, .. }) in wanted.models.iter().zip(all) {
-        output_path::check_with_folder(&work.output())
-            .map_err(|failure| failure.while_doing(&model.place))?;
-        let plan = match work {
-            Work::Quantize(args) => quantize::planned(args),
-            Work::Calibrate(args) => calibrate::planned(args),
-        };
-        let (_, plan) = plan.map_err(|failure| failure.while_doing(&model.place))?;
+    let mut ranges = HashSet::new();
+    for (model, job) in wanted.models.iter().zip(all) {
+        let work = &job.work;
+        let at = |failure: Failure| failure.at(&format!("{}, {}", file.display(), model.place));
+        // The folder of an output is removed again at the end.
+        let mut folder = Made::default();
+        let made = folder.make_for(&work.output());
+        let plan = made.and_then(|()| match work {
+            Work::Quantize(args) => quantize::planned(args, console),
+            Work::Calibrate(args) => {
+                let given = args.ranges.ranges.as_deref().map(place);
+                let written = args.ranges.ranges_out.as_deref().map(place);
+                // An earlier model writes them.
+                let planned = if given.is_some_and(|given| ranges.contains(&given)) {
+                    calibrate::planned_alone(args)
+                } else {
+                    calibrate::planned(args, console)
+                };
+                ranges.extend(written);
+                planned
+            }
+        });
+        let (_, plan) = plan.map_err(at)?;
         let nothing = match work {
             Work::Quantize(args) => args.nothing,
             Work::Calibrate(args) => args.nothing,
         };
-        nothing.check(&plan).map_err(|failure| failure.while_doing(&model.place))?;
+        nothing.check(&plan).map_err(at)?;
         let output = work.output().display().to_string();
         let mut command: Vec<String> =
             model.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -311,6 +335,7 @@ fn show(wanted: &Wanted, all: &[Job], console: &mut Console<'_>) -> Result<(), F
             input: work.input().display().to_string(),
             output,
             command,
+            skipped: job.is_skipped(),
             quantized: plan.quantized().count(),
             warnings: plan.warnings,
         });
@@ -319,7 +344,9 @@ fn show(wanted: &Wanted, all: &[Job], console: &mut Console<'_>) -> Result<(), F
         let warnings = shown.warnings.iter().map(|warning| format!("\n  warning: {warning}"));
         let command: Vec<String> = shown.command.iter().map(|arg| shell_word(arg)).collect();
         let warnings: String = warnings.collect();
-        format!("{}\n  {} values quantized{warnings}\n", command.join(" "), shown.quantized)
+        let skipped = if shown.skipped { "\n  skipped: its output exists" } else { "" };
+        let (command, quantized) = (command.join(" "), shown.quantized);
+        format!("{command}\n  {quantized} values quantized{skipped}{warnings}\n")
     };
     console.result(|| text::json(&shown), || shown.iter().map(line).collect())
 }

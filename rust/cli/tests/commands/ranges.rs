@@ -36,7 +36,11 @@ fn ranges_are_shown_merged_compared_and_converted() {
     assert_eq!(run(&["ranges", "diff", ab, &whole]).out, "no difference\n");
     let onto_itself = run(&["ranges", "merge", a, b, "-o", a, "-q"]);
     assert_eq!((onto_itself.code, onto_itself.out.as_str()), (0, ""));
-    let unlike = run(&["ranges", "merge", ab, mse, "-o", &out]);
+    let over = run(&["ranges", "merge", ab, a, "-o", &out]);
+    assert!(over.code == 2 && over.err.contains("would overwrite the model"), "{over:?}");
+    let twice = run(&["ranges", "merge", ab, ab, "-o", &folder.path("twice.json")]);
+    assert!(twice.code == 1 && twice.err.contains("is given twice"), "{twice:?}");
+    let unlike = run(&["ranges", "merge", ab, mse, "-o", &folder.path("unlike.json")]);
     assert_eq!(unlike.code, 1);
     assert!(unlike.err.contains("mse.json: these ranges have different"), "{}", unlike.err);
 

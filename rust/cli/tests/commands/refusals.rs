@@ -171,10 +171,6 @@ fn flags_without_effect_are_refused() {
     assert_eq!(run(&["float16", DIGITS, "-o", &out, "--enough-sqnr", "5"]).code, 2);
     assert_eq!(run(&["variants", DIGITS, "-o", &out, "--only", "none"]).code, 2);
     assert!(folder.is_empty(), "{:?}", folder.names());
-    for data in [&[][..], &["--validation-data", SAMPLES]] {
-        let kept = run(&[&["quantize", DIGITS, "--no-fall-back", "-o", &out], data].concat());
-        assert!(kept.code == 2 && kept.err.contains("--no-fall-back has no effect"), "{kept:?}");
-    }
     let both = run(&["benchmark", DIGITS, DIGITS, "--mean", "0.5"]);
     assert!(both.code == 2 && both.err.contains("--mean is for images"), "{both:?}");
     let methods = ["calibrate", DIGITS, "--data", SAMPLES, "--compare-methods"];

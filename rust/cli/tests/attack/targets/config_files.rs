@@ -20,7 +20,7 @@ models:
     bits: 4
     layer_bits: {conv1_w: 8}
     exclude_layers: ['*rel*', \"re:relu[0-9]+\"]
-  - input: a.onnx
+  - input: d.onnx
     output: c.out.onnx
     calibration:
       data: samples.npy
@@ -48,7 +48,7 @@ exclude_layers = ['*rel*', \"re:relu[0-9]+\"]
 [models.layer_bits]
 conv1_w = 8
 [[models]]
-input = 'a.onnx'
+input = 'd.onnx'
 output = 'c.out.onnx'
 calibration = { data = 'samples.npy', limit = 4, method = 'mse', smooth = false }
 [batch]
@@ -67,6 +67,7 @@ pub(super) fn config(_: &Corpus) -> Attack {
     put("tests/fixtures/models/gemm_plain.onnx", "a.onnx");
     put("tests/fixtures/models/conv2d_relu.onnx", "b.onnx");
     put("tests/fixtures/models/matmul_2d.onnx", "more/c.onnx");
+    put("examples/digits/digits_cnn.onnx", "d.onnx");
     put("examples/digits/calibration.npy", "samples.npy");
     Box::new(move |random| {
         let (seed, name) = *random.of_all(&[(YAML, "c.yaml"), (TOML, "c.toml")]);
