@@ -85,16 +85,18 @@ pub(super) fn weighted(
     best.into_iter().map(|(_, params)| params).collect()
 }
 
-/// The mean square of each input, relative to their mean. It is at least 1 %, as GPTQ dampens, so
-/// that weights of inputs which were 0 in all samples are not clipped.
+/// The mean square of each input, relative to their mean. What an input that was 0 in all samples
+/// may be is not known: it counts as a tenth of the mean, so that its weights are not clipped.
 fn importance(part: &WeightColumns) -> Vec<f32> {
-    const LEAST: f64 = 0.01;
+    const LEAST: f64 = 1e-6;
+    const UNSEEN: f64 = 0.1;
     let diagonal = part.moments.diag();
     let mean = diagonal.mean().unwrap_or(0.0);
     if mean <= 0.0 || !mean.is_finite() {
         return vec![1.0; part.depth];
     }
-    diagonal.iter().map(|square| (square / mean).max(LEAST) as f32).collect()
+    let of = |square: &f64| if *square == 0.0 { UNSEEN } else { (square / mean).max(LEAST) };
+    diagonal.iter().map(|square| of(square) as f32).collect()
 }
 
 /// The range of each group.
