@@ -1,8 +1,6 @@
 //! `batch`: quantizes the weights of several models.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -13,7 +11,7 @@ use quantize_rs_runner::samples;
 use crate::accuracy_control::AccuracyControlArguments;
 use crate::console::Console;
 use crate::engine::EngineArguments;
-use crate::failure::{Failure, said};
+use crate::failure::Failure;
 use crate::html::HtmlArguments;
 use crate::jobs::{self, Job, Manner, Work};
 use crate::nothing::NothingArguments;
@@ -58,7 +56,7 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
     args.options.without_samples()?;
     let models = expanded(&args.models)?;
     check_stems(&models)?;
-    let all: Vec<Job> = models
+    let mut all: Vec<Job> = models
         .into_iter()
         .map(|model| {
             let output = args.output.join(name(&model, config.weights));
@@ -75,10 +73,10 @@ pub(crate) fn run(args: &BatchArguments, console: &mut Console<'_>) -> Result<()
                 engine: EngineArguments::default(),
                 options: args.options.clone(),
             }));
-            Job { work, skip_existing: args.skip_existing, paths: Vec::new() }
+            Job::new(work, args.skip_existing, Vec::new())
         })
         .collect();
-    let all = jobs::without_results(all);
+    jobs::skip_results(&mut all, |_| true);
     let manner = Manner {
         jobs: usize::from(args.jobs),
         continue_on_error: args.continue_on_error,
@@ -108,16 +106,8 @@ pub(crate) fn expanded(models: &[PathBuf]) -> Result<Vec<PathBuf>, Failure> {
 
 /// The models in a folder, sorted by name. Hidden files are left out.
 fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
-    let unread =
-        |error: io::Error| Failure::Refused(format!("{}: {}", folder.display(), said(&error)));
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder).map_err(unread)? {
-        let path = entry.map_err(unread)?.path();
-        let hidden = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
-        if !hidden && path.extension().is_some_and(|extension| extension == "onnx") {
-            found.push(path);
-        }
-    }
+    let is_model = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "onnx");
+    let mut found: Vec<PathBuf> = samples::entries(folder)?.into_iter().filter(is_model).collect();
     found.sort();
     Ok(found)
 }

@@ -53,14 +53,20 @@ impl Work {
 pub(crate) struct Job {
     pub(crate) work: Work,
     /// Whether to skip the model if its output exists.
-    pub(crate) skip_existing: bool,
+    skip_existing: bool,
     /// The paths of its command line.
-    pub(crate) paths: Vec<Named>,
+    paths: Vec<Named>,
+    /// Whether it is skipped, because it is the result of another job.
+    is_result: bool,
 }
 
 impl Job {
+    pub(crate) fn new(work: Work, skip_existing: bool, paths: Vec<Named>) -> Job {
+        Job { work, skip_existing, paths, is_result: false }
+    }
+
     pub(crate) fn is_skipped(&self) -> bool {
-        self.skip_existing && self.work.output().exists()
+        self.is_result || self.skip_existing && self.work.output().exists()
     }
 
     /// The files that it writes, with the argument of each.
@@ -156,27 +162,30 @@ pub(crate) fn check_apart(all: &[Job], manner: Manner) -> Result<(), Failure> {
             let mut others =
                 others.filter(|(reader, input)| *reader != at && !passed_on(*reader, input));
             if let Some((reader, input)) = others.next() {
-                let what = if id == "output" { "what" } else { "a file of" };
-                let becomes = if id == "output" { " becomes" } else { "" };
-                let use_of = match *input {
-                    "model" => "which is to be quantized too".to_owned(),
-                    _ => format!("which `{}` reads", all[*reader].work.input().display()),
+                let what = match id {
+                    "output" => format!("what `{model}` becomes"),
+                    _ => format!("a file of the job of `{model}`"),
                 };
-                return Err(Failure::Misuse(format!(
-                    "{what} `{model}`{becomes} would be written over `{path}`, {use_of}"
-                )));
+                let over = match *input {
+                    "model" => "is to be quantized too".to_owned(),
+                    _ => format!("the job of `{}` reads", all[*reader].work.input().display()),
+                };
+                let message = format!("{what} would be written over `{path}`, which {over}");
+                return Err(Failure::Misuse(message));
             }
         }
     }
     Ok(())
 }
 
-/// Removes models that are the result of another one which is skipped: they were found in the
-/// folder that the results are written to.
-pub(crate) fn without_results(all: Vec<Job>) -> Vec<Job> {
+/// Skips models that are the result of another one which is skipped: `listed` says which were found
+/// in a folder, where the results may be, too.
+pub(crate) fn skip_results(all: &mut [Job], listed: impl Fn(usize) -> bool) {
     let skipped = all.iter().filter(|job| job.is_skipped());
     let results: HashSet<PathBuf> = skipped.map(|job| place(&job.work.output())).collect();
-    all.into_iter().filter(|job| !results.contains(&place(job.work.input()))).collect()
+    for (at, job) in all.iter_mut().enumerate() {
+        job.is_result = listed(at) && results.contains(&place(job.work.input()));
+    }
 }
 
 /// Runs all jobs, prints the table, and fails if any job failed. The folder of an output is created

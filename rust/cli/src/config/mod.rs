@@ -14,9 +14,9 @@ use std::fs;
 use std::path::{Path, PathBuf, absolute};
 
 use clap::{ArgGroup, ArgMatches, Args, FromArgMatches};
-use quantize_rs::WeightType;
 use quantize_rs::options::Verb;
 use quantize_rs::text::shell_word;
+use quantize_rs::{Plan, WeightType};
 use serde::Serialize;
 
 use crate::args::{self, Arguments, Command};
@@ -74,8 +74,8 @@ pub(crate) fn run(
     };
     let typed = overwriting::paths(matches);
     let all = wanted.models.iter().map(|model| model.job(&typed)).collect::<Result<Vec<Job>, _>>();
-    let all = all.map_err(inside)?;
-    let all = if args.dry_run { all } else { jobs::without_results(all) };
+    let mut all = all.map_err(inside)?;
+    jobs::skip_results(&mut all, |at| wanted.models[at].named);
     jobs::check_apart(&all, wanted.manner)?;
     if args.dry_run {
         return show(file, &wanted, &all, console);
@@ -94,7 +94,7 @@ struct Typed {
     args: Vec<OsString>,
     /// Whether it is skipped if its output exists.
     skip_existing: bool,
-    /// Whether the name of its output follows from its options.
+    /// Whether it is one of a batch: the name of its output follows from its options.
     named: bool,
     /// Its place in the file, for error messages.
     place: String,
@@ -271,7 +271,7 @@ impl Typed {
             }
             _ => return Err(at("is neither quantized nor calibrated")),
         };
-        Ok(Job { work, skip_existing: self.skip_existing, paths })
+        Ok(Job::new(work, self.skip_existing, paths))
     }
 }
 
@@ -282,11 +282,36 @@ struct Shown {
     output: String,
     /// The equivalent command line.
     command: Vec<String>,
-    /// Whether it is skipped, because its output exists.
-    skipped: bool,
-    /// Values that would be quantized.
-    quantized: usize,
+    /// Values that would be quantized; `None` for a model that is skipped.
+    quantized: Option<usize>,
     warnings: Vec<String>,
+}
+
+/// The plan of a model, after everything that its run needs was checked. `ranges` are the files
+/// that the models before it write.
+fn checked(
+    work: &Work,
+    ranges: &mut HashSet<PathBuf>,
+    console: &mut Console<'_>,
+) -> Result<Plan, Failure> {
+    // The folder of the output is removed again at the end.
+    let mut folder = Made::default();
+    folder.make_for(&work.output())?;
+    let ((_, plan), nothing) = match work {
+        Work::Quantize(args) => (quantize::planned(args, console)?, args.nothing),
+        Work::Calibrate(args) => {
+            let given = args.ranges.ranges.as_deref().map(place);
+            let planned = if given.is_some_and(|given| ranges.contains(&given)) {
+                calibrate::planned_alone(args)?
+            } else {
+                calibrate::planned(args, console)?
+            };
+            ranges.extend(args.ranges.ranges_out.as_deref().map(place));
+            (planned, args.nothing)
+        }
+    };
+    nothing.check(&plan)?;
+    Ok(plan)
 }
 
 fn show(
@@ -300,30 +325,11 @@ fn show(
     for (model, job) in wanted.models.iter().zip(all) {
         let work = &job.work;
         let at = |failure: Failure| failure.at(&format!("{}, {}", file.display(), model.place));
-        // The folder of an output is removed again at the end.
-        let mut folder = Made::default();
-        let made = folder.make_for(&work.output());
-        let plan = made.and_then(|()| match work {
-            Work::Quantize(args) => quantize::planned(args, console),
-            Work::Calibrate(args) => {
-                let given = args.ranges.ranges.as_deref().map(place);
-                let written = args.ranges.ranges_out.as_deref().map(place);
-                // An earlier model writes them.
-                let planned = if given.is_some_and(|given| ranges.contains(&given)) {
-                    calibrate::planned_alone(args)
-                } else {
-                    calibrate::planned(args, console)
-                };
-                ranges.extend(written);
-                planned
-            }
-        });
-        let (_, plan) = plan.map_err(at)?;
-        let nothing = match work {
-            Work::Quantize(args) => args.nothing,
-            Work::Calibrate(args) => args.nothing,
+        let plan = if job.is_skipped() {
+            None
+        } else {
+            Some(checked(work, &mut ranges, console).map_err(at)?)
         };
-        nothing.check(&plan).map_err(at)?;
         let output = work.output().display().to_string();
         let mut command: Vec<String> =
             model.args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
@@ -335,18 +341,18 @@ fn show(
             input: work.input().display().to_string(),
             output,
             command,
-            skipped: job.is_skipped(),
-            quantized: plan.quantized().count(),
-            warnings: plan.warnings,
+            quantized: plan.as_ref().map(|plan| plan.quantized().count()),
+            warnings: plan.map(|plan| plan.warnings).unwrap_or_default(),
         });
     }
     let line = |shown: &Shown| {
         let warnings = shown.warnings.iter().map(|warning| format!("\n  warning: {warning}"));
         let command: Vec<String> = shown.command.iter().map(|arg| shell_word(arg)).collect();
         let warnings: String = warnings.collect();
-        let skipped = if shown.skipped { "\n  skipped: its output exists" } else { "" };
-        let (command, quantized) = (command.join(" "), shown.quantized);
-        format!("{command}\n  {quantized} values quantized{skipped}{warnings}\n")
+        let what = shown
+            .quantized
+            .map_or("skipped".to_owned(), |count| format!("{count} values quantized"));
+        format!("{}\n  {what}{warnings}\n", command.join(" "))
     };
     console.result(|| text::json(&shown), || shown.iter().map(line).collect())
 }

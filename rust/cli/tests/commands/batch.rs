@@ -136,12 +136,15 @@ fn a_folder_is_its_models_whatever_its_name_and_results_in_it_are_left_out() {
     let text = "batch: {input_dir: ., output_dir: ., skip_existing: true}\n";
     fs::write(&config, text).expect("written");
     let typed = ["batch", &models, "-o", &models, "--skip-existing"];
-    for (args, done) in [(&typed[..], 1), (&typed, 0), (&["config", &config], 0)] {
+    for (args, done, skipped) in [(&typed[..], 1, 0), (&typed, 0, 2), (&["config", &config], 0, 2)]
+    {
         let answer = run(&[args, &["--format", "json"]].concat());
         assert_eq!(answer.code, 0, "{answer:?}");
         let json = answer.json();
-        assert_eq!((&json["done"], &json["skipped"]), (&done.into(), &(1 - done).into()), "{json}");
+        assert_eq!((&json["done"], &json["skipped"]), (&done.into(), &skipped.into()), "{json}");
     }
+    let shown = run(&["config", &config, "--dry-run", "--format", "json"]).json();
+    assert!(shown[0]["quantized"].is_null() && shown[1]["quantized"].is_null(), "{shown}");
     // Without --skip-existing, a model there is not overwritten.
     assert_eq!(run(&typed[..4]).code, 2);
     let (one, other) = (format!("{models}/a.onnx"), format!("{models}/./a.onnx"));

@@ -5,6 +5,7 @@ mod calibrating;
 mod common;
 mod comparing;
 mod config;
+mod config_checks;
 mod guarding;
 mod mixed;
 mod models;

@@ -31,7 +31,8 @@ pub use convert::convert;
 pub use diagnostics::SampleDiagnostics;
 pub use expected::expecting;
 pub use images::{
-    ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, is_image_path, matching_files,
+    ChannelOrder, IMAGE_EXTENSIONS, ImageFolder, Layout, Resize, entries, is_image_path,
+    matching_files,
 };
 pub use iterables::Items;
 pub use random::random;

@@ -78,8 +78,11 @@ fn in_folder(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     Ok(files)
 }
 
-/// The entries of a folder that are not hidden.
-fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
+/// The entries of a folder that are not hidden, in no order.
+///
+/// # Errors
+/// The folder cannot be read.
+pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let entries = fs::read_dir(folder).map_err(|error| io_error(folder, error))?;
     let paths = entries.map(|entry| entry.map(|entry| folder.join(entry.file_name())));
     let hidden = |path: &PathBuf| {

@@ -17,7 +17,7 @@ use crate::inputs::mismatch;
 use decode::Pixels;
 use frame::Frame;
 
-pub use files::{IMAGE_EXTENSIONS, is_image_path, matching_files};
+pub use files::{IMAGE_EXTENSIONS, entries, is_image_path, matching_files};
 pub use options::{ChannelOrder, Layout, Resize};
 
 /// Images, and how their pixels are converted to inputs.
