@@ -35,7 +35,7 @@ def convert_opset(
     Returns
     -------
     OpsetConversion
-        The nodes that changed. Its warnings are shown, too.
+        The nodes that changed. Its warnings are logged.
 
     Raises
     ------

@@ -393,7 +393,7 @@ mod tests {
     #[test]
     fn products_beyond_f32_are_summed() {
         let mut moments = SecondMoments::new(20);
-        for (power, expected) in [(70, 1), (-75, 1), (127, 1), (-120, 1)] {
+        for power in [70, -75, 127, -120] {
             let factor = 2_f32.powi(power);
             let plain = rows(5, 20, 4, 1.0);
             let x: Vec<f32> = plain.iter().map(|x| x * factor).collect();
@@ -405,7 +405,6 @@ mod tests {
             for (found, usual) in alone.matrix().iter().zip(&usual.matrix()) {
                 assert!((found / square - usual).abs() < 1e-6, "{power}: {found} {usual}");
             }
-            assert_eq!(alone.levels().count(), expected);
             let levels = alone.levels().map(|(unit, sums)| (unit, sums.to_vec()));
             assert_eq!(SecondMoments::new(20).with_levels(5, 1, levels).unwrap(), alone);
             moments.merge(&alone).unwrap();
