@@ -343,6 +343,16 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_tensor_has_a_scale() {
+        let spec = QSpec::new(QType::UInt4, false, Granularity::PerTensor);
+        let layout = Layout::of(&[0], Granularity::PerTensor).unwrap();
+        for method in WeightMethod::ALL {
+            let found = fit(&[0.0_f32; 0][..], &layout, &[Range::EMPTY], &spec, *method);
+            assert_eq!(found.len(), 1, "{method}");
+        }
+    }
+
+    #[test]
     fn blocks_of_few_bits_default_to_mse() {
         let blocked = Granularity::Blocked { axis: 0, block_size: 32 };
         let channel = Granularity::PerAxis { axis: 0 };
