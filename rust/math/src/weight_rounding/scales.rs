@@ -86,10 +86,11 @@ pub(super) fn weighted(
 }
 
 /// The mean square of each input, relative to their mean. What an input that was 0 in all samples
-/// may be is not known: it counts as a tenth of the mean, so that its weights are not clipped.
+/// may be is not known: it counts as 2 % of the mean, so that its weights are not given up. (With
+/// 10 % trained networks, where such inputs are the borders of images, lost up to 0.6 dB.)
 fn importance(part: &WeightColumns) -> Vec<f32> {
     const LEAST: f64 = 1e-6;
-    const UNSEEN: f64 = 0.1;
+    const UNSEEN: f64 = 0.02;
     let diagonal = part.moments.diag();
     let mean = diagonal.mean().unwrap_or(0.0);
     if mean <= 0.0 || !mean.is_finite() {
