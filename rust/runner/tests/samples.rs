@@ -143,7 +143,11 @@ fn an_array_that_does_not_fit_reports_what_would() {
         (&[3, 8, 6], &[-1, 3, 8, 6], "the array is [3, 8, 6]: a single sample needs a first axis"),
         (&[8], &[-1, 3, 8, 6], "expected 4 axes, or 5 with whole inputs along the first"),
         (&[7, 2], &[3, 2], "takes 3 rows at a time, the array has 7: 1 are left over"),
-        (&[7], &[], "input `image` is a scalar"),
+        (
+            &[7, 1],
+            &[],
+            "the array is [7, 1]: pass one number for all samples, or an array with one",
+        ),
         (&[], &[-1, 2], "the array is a single number"),
     ];
     for (array, expects, message) in cases {
@@ -157,6 +161,32 @@ fn an_array_that_does_not_fit_reports_what_would() {
         assert!(matches!(error.kind(), CalibrationErrorKind::NoSamples { .. }), "{error}");
     }
     assert!(cut(counting(&[2, 0]), &input("x", DataType::Float, &[-1, -1]), None).is_err());
+}
+
+#[test]
+fn scalar_inputs_take_a_number_for_each_sample_or_one_for_all() {
+    let inputs = [input("x", DataType::Float, &[-1, 2]), input("rate", DataType::Int64, &[])];
+    let rates = |shape: &[usize]| {
+        let arrays =
+            vec![("x".to_owned(), counting(&[3, 2])), ("rate".to_owned(), counting(shape))];
+        let mut samples = samples::from_arrays(arrays, &inputs, None)?;
+        let mut rates = Vec::new();
+        while let Some(sample) = samples.next_sample() {
+            let sample = sample?;
+            let rate = sample.get("rate").expect("a rate");
+            assert_eq!((rate.dtype, rate.shape.as_slice()), (DataType::Int64, &[][..]));
+            rates.push(i64::from_le_bytes(rate.data[..].try_into().expect("one integer")));
+        }
+        Ok::<_, CalibrationError>(rates)
+    };
+    assert_eq!(rates(&[3]).expect("one each"), [0, 1, 2]);
+    assert_eq!(rates(&[]).expect("one for all"), [0, 0, 0]);
+    let error = rates(&[2]).expect_err("two rates for three samples").to_string();
+    assert!(error.contains("different numbers of samples: `x` 3, `rate` 2"), "{error}");
+
+    let alone = vec![("rate".to_owned(), counting(&[]))];
+    let samples = samples::from_arrays(alone, &inputs[1..], None).expect("a sample");
+    assert_eq!(samples.len_hint(), Some(1));
 }
 
 #[test]

@@ -105,11 +105,19 @@ pub(super) fn samples_with(
     limit: Option<usize>,
     warning: Option<String>,
 ) -> Result<BoxedSamples, CalibrationError> {
-    let columns = inputs.iter().zip(arrays).map(|(input, rows)| Column::new(input, rows, limit));
-    let columns = columns.collect::<Result<Vec<Column>, CalibrationError>>()?;
-    let Some(count) = columns.first().map(|column| column.samples) else {
+    if inputs.is_empty() {
         return Err(mismatch("the model has no inputs"));
-    };
+    }
+    let of_inputs = inputs.iter().zip(arrays);
+    let (scalars, arrays): (Vec<_>, Vec<_>) = of_inputs.partition(|(input, rows)| {
+        input.shape.as_ref().is_some_and(Vec::is_empty) && rows.shape.is_empty()
+    });
+    let columns = arrays.into_iter().map(|(input, rows)| Column::new(input, rows, limit));
+    let columns = columns.collect::<Result<Vec<Column>, CalibrationError>>()?;
+    let scalars = scalars.into_iter().map(|(input, rows)| scalar(input, rows));
+    let scalars = scalars.collect::<Result<Vec<_>, CalibrationError>>()?;
+    // Scalars alone are one sample.
+    let count = columns.first().map_or(1, |column| column.samples);
     // A limit does not hide that they differ.
     let whole = |column: &Column| column.rows.shape.first().map_or(0, |rows| rows / column.step);
     let all = columns.first().map_or(0, whole);
@@ -126,7 +134,20 @@ pub(super) fn samples_with(
         let message = format!("samples of shape {:?} have no values", first.shape);
         return Err(data(message).at_value(&first.rows.what));
     }
-    Ok(Box::new(Batches { columns, left: count, warning }))
+    Ok(Box::new(Batches { columns, scalars, left: count, warning }))
+}
+
+/// The name and the value of a scalar input, which all samples share.
+fn scalar(input: &InputSpec, mut rows: Rows) -> Result<(String, Tensor), CalibrationError> {
+    let value = Tensor { dtype: rows.dtype, shape: Vec::new(), data: rows.take(1)? };
+    let value = convert(value, input.dtype.unwrap_or(rows.dtype), &input.name)
+        .map_err(|error| in_file(error, &rows.what, input))?;
+    Ok((input.name.clone(), value))
+}
+
+/// An error of an input's value, with the name of the file or array if it has another.
+fn in_file(error: CalibrationError, what: &str, input: &InputSpec) -> CalibrationError {
+    if *what == input.name { error } else { error.in_file(what) }
 }
 
 /// An input and its array.
@@ -171,9 +192,8 @@ impl Column {
     fn value(&mut self) -> Result<Tensor, CalibrationError> {
         let (shape, dtype) = (self.shape.clone(), self.rows.dtype);
         let value = Tensor { dtype, shape, data: self.rows.take(self.step)? };
-        let what = &self.rows.what;
         convert(value, self.input.dtype.unwrap_or(dtype), &self.input.name)
-            .map_err(|error| if *what == self.input.name { error } else { error.in_file(what) })
+            .map_err(|error| in_file(error, &self.rows.what, &self.input))
     }
 }
 
@@ -184,16 +204,15 @@ fn sample_shape(
     what: &str,
     array: &[usize],
 ) -> Result<(Vec<usize>, usize), CalibrationError> {
-    let row = array.get(1..).unwrap_or_default();
+    let Some((_, row)) = array.split_first() else {
+        let message = "the array is a single number, samples need a first axis";
+        return Err(data(message).at_value(what));
+    };
     let with_batch = |batch: usize| [&[batch], row].concat();
     let Some(expected) = input.shape.as_deref() else {
         return Ok((with_batch(1), 1)); // of any rank: the array's own
     };
-    let Some((batch, _)) = expected.split_first() else {
-        let message = format!("input `{}` is a scalar: it cannot be cut from arrays", input.name);
-        return Err(mismatch(message).at_value(what));
-    };
-    let batch = batch.unwrap_or(1);
+    let batch = expected.first().copied().flatten().unwrap_or(1);
     let (shape, step) = if array.len() == expected.len() + 1 {
         (row.to_vec(), 1)
     } else {
@@ -212,8 +231,13 @@ fn sample_shape(
     } else if let Some(hint) = missing_axis(expected, array) {
         format!("input `{name}` expects {expects}, the array is {array:?}: {hint}")
     } else {
-        let (rank, more) = (expected.len(), expected.len() + 1);
-        let ranks = format!("expected {rank} axes, or {more} with whole inputs along the first");
+        let ranks = match expected.len() {
+            0 => "pass one number for all samples, or an array with one for each".to_owned(),
+            rank => {
+                let more = rank + 1;
+                format!("expected {rank} axes, or {more} with whole inputs along the first")
+            }
+        };
         format!("input `{name}` expects {expects}, the array is {array:?}: {ranks}")
     };
     Err(mismatch(message).at_value(what))
@@ -267,6 +291,8 @@ fn layout_hint(expected: &[Option<usize>], shape: &[usize]) -> String {
 /// Samples from arrays with equal numbers of samples.
 struct Batches {
     columns: Vec<Column>,
+    /// Inputs that have the same value in every sample.
+    scalars: Vec<(String, Tensor)>,
     left: usize,
     warning: Option<String>,
 }
@@ -278,7 +304,10 @@ impl Samples for Batches {
             let value = column.value()?;
             Ok((column.input.name.clone(), value))
         });
-        let sample = inputs.collect::<Result<_, _>>().map(|inputs| Sample { inputs });
+        let sample = inputs.collect::<Result<Vec<_>, _>>().map(|mut inputs| {
+            inputs.extend(self.scalars.iter().cloned());
+            Sample { inputs }
+        });
         if sample.is_err() {
             self.left = 0; // the arrays may now be at different samples
         }

@@ -118,8 +118,11 @@ pub fn open(
 /// - An array with the rank of the input has samples along its first axis: as many rows per sample
 ///   as the model's first dimension, or one if that is dynamic.
 /// - An array with one more axis has whole inputs along its first axis.
+/// - A scalar input, such as a sampling rate, takes an array with one number for each sample, or a
+///   single number for all of them.
 ///
-/// Every input must have the same number of samples. `limit` is the maximum number of samples.
+/// All inputs, except those with a single number, must have the same number of samples. `limit` is
+/// the maximum number of samples.
 ///
 /// ```
 /// use quantize_rs::InputSpec;
