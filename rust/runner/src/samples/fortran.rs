@@ -14,29 +14,86 @@ const CHUNK_BYTES: usize = 8 << 20;
 pub(super) enum Rearranged {
     Memory(Vec<u8>),
     File(BufReader<File>),
+    Columns(Columns),
+}
+
+/// Why an array could not be rearranged.
+pub(super) enum Failure {
+    /// Its elements cannot be read.
+    Elements(io::Error),
+    /// The temporary file cannot be made or written.
+    Temporary(io::Error),
+}
+
+/// Where the elements come from.
+pub(super) enum Elements<'e> {
+    File(&'e mut BufReader<File>),
+    Stream(&'e mut dyn Read),
 }
 
 /// Rearranges an array of `rows` rows of `row_bytes` bytes, whose elements have `width` bytes.
+///
+/// A large array with more rows than columns is read some rows at a time, one with more columns is
+/// written to a temporary file in rows: either takes few and large reads and writes.
 pub(super) fn rearranged(
+    elements: Elements<'_>,
+    rows: usize,
+    row_bytes: usize,
+    width: usize,
+) -> Result<Rearranged, Failure> {
+    let all = rows.saturating_mul(row_bytes);
+    if all <= MAX_RESIDENT_BYTES {
+        return in_memory(elements.reader(), rows, all, width).map_err(Failure::Elements);
+    }
+    if row_bytes / width >= rows {
+        return in_rows(elements.reader(), rows, row_bytes, width).map(Rearranged::File);
+    }
+    let (file, start) = match elements {
+        Elements::File(file) => {
+            let start = file.stream_position().map_err(Failure::Elements)?;
+            (file.get_ref().try_clone().map_err(Failure::Elements)?, start)
+        }
+        Elements::Stream(elements) => (copied(elements, all)?, 0),
+    };
+    let (at, first, band) = (0, 0, Vec::new());
+    Ok(Rearranged::Columns(Columns { file, start, rows, row_bytes, width, at, first, band }))
+}
+
+impl<'e> Elements<'e> {
+    fn reader(self) -> &'e mut dyn Read {
+        match self {
+            Elements::File(file) => file,
+            Elements::Stream(elements) => elements,
+        }
+    }
+}
+
+fn in_memory(
+    elements: &mut dyn Read,
+    rows: usize,
+    all: usize,
+    width: usize,
+) -> io::Result<Rearranged> {
+    let mut columns = Vec::new();
+    elements.read_to_end(&mut columns)?;
+    if columns.len() != all {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    let mut ordered = Vec::with_capacity(all);
+    for row in 0..rows {
+        of_row(&columns, row, rows, width).for_each(|element| ordered.extend(element));
+    }
+    Ok(Rearranged::Memory(ordered))
+}
+
+/// A temporary file with the rows.
+fn in_rows(
     elements: &mut dyn Read,
     rows: usize,
     row_bytes: usize,
     width: usize,
-) -> io::Result<Rearranged> {
-    let all = rows.saturating_mul(row_bytes);
-    if all <= MAX_RESIDENT_BYTES {
-        let mut columns = Vec::new();
-        elements.read_to_end(&mut columns)?;
-        if columns.len() != all {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let mut ordered = Vec::with_capacity(all);
-        for row in 0..rows {
-            of_row(&columns, row, rows, width).for_each(|element| ordered.extend(element));
-        }
-        return Ok(Rearranged::Memory(ordered));
-    }
-    let mut file = tempfile::tempfile()?;
+) -> Result<BufReader<File>, Failure> {
+    let mut file = tempfile::tempfile().map_err(Failure::Temporary)?;
     let column = rows * width;
     let columns = (CHUNK_BYTES / column).clamp(1, row_bytes / width);
     let mut chunk = vec![0; columns * column];
@@ -45,17 +102,90 @@ pub(super) fn rearranged(
     while done < row_bytes {
         let bytes = (columns * width).min(row_bytes - done);
         let chunk = &mut chunk[..bytes * rows];
-        elements.read_exact(chunk)?;
+        elements.read_exact(chunk).map_err(Failure::Elements)?;
         for row in 0..rows {
             part.clear();
             of_row(chunk, row, rows, width).for_each(|element| part.extend(element));
-            file.seek(SeekFrom::Start((row * row_bytes + done) as u64))?;
-            file.write_all(&part)?;
+            let place = SeekFrom::Start((row * row_bytes + done) as u64);
+            let written = file.seek(place).and_then(|_| file.write_all(&part));
+            written.map_err(Failure::Temporary)?;
         }
         done += bytes;
     }
-    file.rewind()?;
-    Ok(Rearranged::File(BufReader::new(file)))
+    file.rewind().map_err(Failure::Temporary)?;
+    Ok(BufReader::new(file))
+}
+
+/// A temporary file with the elements as they are.
+fn copied(elements: &mut dyn Read, all: usize) -> Result<File, Failure> {
+    let mut file = tempfile::tempfile().map_err(Failure::Temporary)?;
+    let mut chunk = vec![0; CHUNK_BYTES.min(all)];
+    let mut left = all;
+    while left > 0 {
+        let part = left.min(chunk.len());
+        elements.read_exact(&mut chunk[..part]).map_err(Failure::Elements)?;
+        file.write_all(&chunk[..part]).map_err(Failure::Temporary)?;
+        left -= part;
+    }
+    Ok(file)
+}
+
+/// The columns of an array in a file, read as rows.
+pub(super) struct Columns {
+    file: File,
+    /// Where the first column begins.
+    start: u64,
+    rows: usize,
+    row_bytes: usize,
+    width: usize,
+    /// The byte that is read next, counted in rows.
+    at: usize,
+    /// The rows that were read last, and their first byte.
+    band: Vec<u8>,
+    first: usize,
+}
+
+impl Columns {
+    /// Passes over the next bytes.
+    pub(super) fn skip(&mut self, bytes: usize) {
+        self.at = self.at.saturating_add(bytes).min(self.rows * self.row_bytes);
+    }
+
+    /// Reads the rows from `row` on that fit into a chunk.
+    fn load(&mut self, row: usize) -> io::Result<()> {
+        let count = (CHUNK_BYTES / self.row_bytes).clamp(1, self.rows - row);
+        let mut column = vec![0; count * self.width];
+        self.first = row * self.row_bytes;
+        self.band.clear(); // is empty after an error
+        let mut band = vec![0; count * self.row_bytes];
+        for place in (0..self.row_bytes).step_by(self.width) {
+            let start = place * self.rows + row * self.width;
+            self.file.seek(SeekFrom::Start(self.start + start as u64))?;
+            self.file.read_exact(&mut column)?;
+            let elements = column.chunks_exact(self.width);
+            for (row, element) in band.chunks_exact_mut(self.row_bytes).zip(elements) {
+                row[place..place + self.width].copy_from_slice(element);
+            }
+        }
+        self.band = band;
+        Ok(())
+    }
+}
+
+impl Read for Columns {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.at == self.rows * self.row_bytes || buffer.is_empty() {
+            return Ok(0);
+        }
+        if !(self.first..self.first + self.band.len()).contains(&self.at) {
+            self.load(self.at / self.row_bytes)?;
+        }
+        let ready = &self.band[self.at - self.first..];
+        let count = ready.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&ready[..count]);
+        self.at += count;
+        Ok(count)
+    }
 }
 
 /// The elements of one row in columns that follow each other.
@@ -91,28 +221,85 @@ pub(super) fn c_order(elements: &[u8], shape: &[usize], width: usize) -> Vec<u8>
 mod tests {
     use super::*;
 
-    #[test]
-    fn large_arrays_are_rearranged_in_a_file() {
-        // More than the limit, with a last chunk that is not full.
-        let (rows, columns, width) = (700_000, 13, 2);
-        let value = |row: usize, column: usize| {
-            u16::try_from((row * 31 + column * 7) % 65_521).expect("small")
-        };
-        let bytes: Vec<u8> = (0..columns)
-            .flat_map(|column| (0..rows).flat_map(move |row| value(row, column).to_le_bytes()))
-            .collect();
-        let found = rearranged(&mut bytes.as_slice(), rows, columns * width, width).expect("done");
-        let Rearranged::File(mut file) = found else { panic!("it is in memory") };
-        let mut row = vec![0; columns * width];
+    const WIDTH: usize = 2;
+
+    fn value(row: usize, column: usize) -> [u8; WIDTH] {
+        let value = (row * 31 + column * 7) % 65_521;
+        u16::try_from(value).expect("small").to_le_bytes()
+    }
+
+    fn in_fortran_order(rows: usize, columns: usize) -> Vec<u8> {
+        (0..columns).flat_map(|column| (0..rows).flat_map(move |row| value(row, column))).collect()
+    }
+
+    fn row_of(row: usize, columns: usize) -> Vec<u8> {
+        (0..columns).flat_map(|column| value(row, column)).collect()
+    }
+
+    fn check_all(file: &mut dyn Read, rows: usize, columns: usize) {
+        let mut row = vec![0; columns * WIDTH];
         for index in 0..rows {
             file.read_exact(&mut row).expect("a row");
-            if index % 997 == 0 || index + 1 == rows {
-                let expected: Vec<u8> =
-                    (0..columns).flat_map(|column| value(index, column).to_le_bytes()).collect();
-                assert_eq!(row, expected, "row {index}");
+            if index % 97 == 0 || index + 1 == rows {
+                assert_eq!(row, row_of(index, columns), "row {index}");
             }
         }
         assert_eq!(file.read(&mut row).expect("the end"), 0);
+    }
+
+    #[test]
+    fn large_arrays_with_many_columns_are_rearranged_in_a_file() {
+        // More than the limit, with a last chunk that is not full.
+        let (rows, columns) = (1300, 7001);
+        let bytes = in_fortran_order(rows, columns);
+        let elements = Elements::Stream(&mut bytes.as_slice());
+        let found = rearranged(elements, rows, columns * WIDTH, WIDTH);
+        let Ok(Rearranged::File(mut file)) = found else { panic!("it is elsewhere") };
+        check_all(&mut file, rows, columns);
+    }
+
+    #[test]
+    fn large_arrays_with_many_rows_are_read_some_rows_at_a_time() {
+        let (rows, columns) = (700_000, 13);
+        let bytes = in_fortran_order(rows, columns);
+        let elements = Elements::Stream(&mut bytes.as_slice());
+        let found = rearranged(elements, rows, columns * WIDTH, WIDTH);
+        let Ok(Rearranged::Columns(mut streamed)) = found else { panic!("it is elsewhere") };
+        check_all(&mut streamed, rows, columns);
+
+        // After a header, from the file itself.
+        let mut file = tempfile::tempfile().expect("a file");
+        file.write_all(&[&[1, 2, 3], bytes.as_slice()].concat()).expect("written");
+        file.rewind().expect("rewound");
+        let mut file = BufReader::new(file);
+        file.read_exact(&mut [0; 3]).expect("the header");
+        let found = rearranged(Elements::File(&mut file), rows, columns * WIDTH, WIDTH);
+        let Ok(Rearranged::Columns(mut read)) = found else { panic!("it is elsewhere") };
+        check_all(&mut read, rows, columns);
+        let Ok(Rearranged::Columns(mut skipped)) = ({
+            file.seek(SeekFrom::Start(3)).expect("rewound");
+            rearranged(Elements::File(&mut file), rows, columns * WIDTH, WIDTH)
+        }) else {
+            panic!("it is elsewhere")
+        };
+        let mut row = vec![0; columns * WIDTH];
+        for index in [0, 5, 699_998] {
+            skipped.skip(index * row.len() - skipped.at);
+            skipped.read_exact(&mut row).expect("a row");
+            assert_eq!(row, row_of(index, columns));
+        }
+        skipped.skip(usize::MAX);
+        assert_eq!(skipped.read(&mut row).expect("the end"), 0);
+    }
+
+    #[test]
+    fn an_array_that_ends_too_early_is_an_error() {
+        for (rows, columns) in [(1300, 7001), (700_000, 13), (3, 4)] {
+            let bytes = in_fortran_order(rows, columns);
+            let elements = Elements::Stream(&mut &bytes[..bytes.len() - 1]);
+            let found = rearranged(elements, rows, columns * WIDTH, WIDTH);
+            assert!(matches!(found, Err(Failure::Elements(_))), "{rows}");
+        }
     }
 
     #[test]

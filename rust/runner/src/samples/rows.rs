@@ -1,4 +1,5 @@
-//! An array that is read row by row along its first axis, from memory or from a file.
+//! An array that is read row by row along its first axis, from memory or from a file. A single
+//! number is one row.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read};
@@ -8,7 +9,7 @@ use quantize_rs::CalibrationError;
 use quantize_rs_onnx::{DataType, Tensor};
 
 use super::data;
-use super::fortran::{self, Rearranged};
+use super::fortran::{self, Columns, Elements, Failure, Rearranged};
 use crate::inputs;
 
 /// An array with checked sizes, read up to some row.
@@ -31,6 +32,8 @@ pub(super) enum Source {
     File(BufReader<File>),
     /// A decoder of a part of a file.
     Stream(Box<dyn Read + Send>),
+    /// A file that holds their columns.
+    Columns(Columns),
 }
 
 impl Rows {
@@ -44,9 +47,7 @@ impl Rows {
         source: Source,
     ) -> Result<Rows, CalibrationError> {
         let error = |message: String| Err(data(message).at_value(what));
-        let Some((_, row)) = shape.split_first() else {
-            return error("the array is a single number, samples need a first axis".to_owned());
-        };
+        let row = shape.get(1..).unwrap_or_default();
         let (Some(row_bytes), Some(bytes)) =
             (inputs::byte_len(dtype, row), inputs::byte_len(dtype, &shape))
         else {
@@ -64,14 +65,18 @@ impl Rows {
     /// The same rows, whose elements are in Fortran order in the source.
     pub(super) fn in_fortran_order(mut self) -> Result<Rows, CalibrationError> {
         let (rows, width) = (self.shape.first().copied().unwrap_or(0), self.dtype.bits() / 8);
-        if let Some(reader) = self.source.reader()
-            && rows > 0
-            && self.row_bytes > 0
-        {
-            let rearranged = fortran::rearranged(reader, rows, self.row_bytes, width.max(1));
-            self.source = match rearranged.map_err(|error| self.unreadable(error))? {
+        let elements = match &mut self.source {
+            _ if rows == 0 || self.row_bytes == 0 => None,
+            Source::File(file) => Some(Elements::File(file)),
+            Source::Stream(reader) => Some(Elements::Stream(reader)),
+            Source::Memory(_) | Source::Columns(_) => None,
+        };
+        if let Some(elements) = elements {
+            let rearranged = fortran::rearranged(elements, rows, self.row_bytes, width.max(1));
+            self.source = match rearranged.map_err(|failure| self.not_rearranged(failure))? {
                 Rearranged::Memory(bytes) => Source::Memory(bytes.into()),
                 Rearranged::File(file) => Source::File(file),
+                Rearranged::Columns(columns) => Source::Columns(columns),
             };
         }
         Ok(Rows { fortran: true, ..self })
@@ -103,7 +108,8 @@ impl Rows {
             }
         };
         if self.fortran && self.row_bytes > 0 {
-            let (shape, width) = (&self.shape[1..], (self.dtype.bits() / 8).max(1));
+            let shape = self.shape.get(1..).unwrap_or_default();
+            let width = (self.dtype.bits() / 8).max(1);
             let rearranged = rows.chunks_exact(self.row_bytes);
             let rearranged = rearranged.flat_map(|row| fortran::c_order(row, shape, width));
             rows = rearranged.collect();
@@ -122,11 +128,27 @@ impl Rows {
             Source::File(file) => i64::try_from(bytes)
                 .map_err(|_| io::ErrorKind::InvalidInput.into())
                 .and_then(|bytes| file.seek_relative(bytes)),
+            Source::Columns(columns) => {
+                columns.skip(bytes);
+                Ok(())
+            }
             Source::Stream(reader) => {
                 io::copy(&mut reader.take(bytes as u64), &mut io::sink()).map(drop)
             }
         };
         skipped.map_err(|error| self.unreadable(error))
+    }
+
+    fn not_rearranged(&self, failure: Failure) -> CalibrationError {
+        match failure {
+            Failure::Elements(error) => self.unreadable(error),
+            Failure::Temporary(error) => data(format!(
+                "its elements are in Fortran order, and no temporary file could be written in \
+                 `{}` to rearrange them: {error}; save the array in C order, or set TMPDIR",
+                std::env::temp_dir().display()
+            ))
+            .at_value(&self.what),
+        }
     }
 
     fn unreadable(&self, error: io::Error) -> CalibrationError {
@@ -141,6 +163,7 @@ impl Source {
             Source::Memory(_) => None,
             Source::File(file) => Some(file),
             Source::Stream(reader) => Some(reader),
+            Source::Columns(columns) => Some(columns),
         }
     }
 
@@ -148,7 +171,7 @@ impl Source {
     fn split_to(&mut self, bytes: usize) -> Bytes {
         match self {
             Source::Memory(rest) => rest.split_to(bytes.min(rest.len())),
-            Source::File(_) | Source::Stream(_) => Bytes::new(),
+            Source::File(_) | Source::Stream(_) | Source::Columns(_) => Bytes::new(),
         }
     }
 }
