@@ -113,6 +113,9 @@ fn a_pattern_selects_matching_files() {
     fs::copy(folder.path().join("b.png"), folder.path().join("[x]/y.png")).expect("copied");
     assert_eq!(names("[x]"), [0]);
     assert_eq!(names("[[]x]/*"), [0]);
+    // and a folder in a pattern neither
+    assert_eq!(names("[x]/*"), [0]);
+    assert_eq!(names("[x]/[y].*"), [0]);
 }
 
 #[test]

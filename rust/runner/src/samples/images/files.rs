@@ -94,11 +94,16 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
         .map_err(|error| io_error(folder, error))
 }
 
-/// The files that match a pattern. `**` does not follow links to folders, which may be circular.
+/// The files that match a pattern. Folders that exist under exactly the name of a part are taken for
+/// it. `**` does not follow links to folders, which may be circular.
 fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILDCARDS);
-    let root: PathBuf = path.components().take_while(|part| !wild(part)).collect();
-    let rest: PathBuf = path.components().skip_while(|part| !wild(part)).collect();
+    let mut root = PathBuf::new();
+    let mut rest = path.components().skip_while(|part| *part == Component::CurDir).peekable();
+    while let Some(part) = rest.next_if(|part| !wild(part) || root.join(part).is_dir()) {
+        root.push(part);
+    }
+    let rest: PathBuf = rest.collect();
     let pattern = rest.to_string_lossy();
     let matcher = GlobBuilder::new(&pattern).literal_separator(true).build().map_err(|error| {
         data(format!("is not a valid pattern of paths: {error}"))
@@ -126,4 +131,19 @@ fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
         }
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_may_begin_with_the_working_folder() {
+        // The tests run in the folder of the crate.
+        let expected = [Path::new("src/lib.rs")];
+        for pattern in ["src/l?b.rs", "./src/l?b.rs", "./s*c/lib.rs", "././sr[c]/lib.rs"] {
+            assert_eq!(by_pattern(Path::new(pattern)).expect(pattern), expected, "{pattern}");
+        }
+        assert_eq!(by_pattern(Path::new("./Cargo.tom?")).expect("one"), [Path::new("Cargo.toml")]);
+    }
 }
