@@ -30,6 +30,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING,
         help = options::help("scale"),
         value_name = "X",
+        value_parser = number,
         allow_negative_numbers = true
     )]
     scale: Option<f64>,
@@ -38,6 +39,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING, help = options::help("mean"),
         value_name = "X,X,X",
         value_delimiter = ',',
+        value_parser = number,
         allow_negative_numbers = true,
     )]
     mean: Option<Vec<f64>>,
@@ -46,6 +48,7 @@ pub(crate) struct ImageArguments {
         help_heading = HEADING, help = options::help("std"),
         value_name = "X,X,X",
         value_delimiter = ',',
+        value_parser = number,
         allow_negative_numbers = true,
     )]
     std: Option<Vec<f64>>,
@@ -84,6 +87,14 @@ where
 {
     let names = names.iter().map(|(name, _)| *name);
     PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
+}
+
+/// A number, or a fraction such as `1/255`.
+fn number(text: &str) -> Result<f64, std::num::ParseFloatError> {
+    match text.split_once('/') {
+        Some((over, under)) => Ok(over.trim().parse::<f64>()? / under.trim().parse::<f64>()?),
+        None => text.parse(),
+    }
 }
 
 impl ImageArguments {
@@ -220,6 +231,12 @@ mod tests {
             }
             images.check(&[Some(Path::new("a.npy")), Some(Path::new("b/*.png"))]).expect(flag);
         }
+        let fraction = parsed(&["--scale=1/255", "--mean=127.5/255", "--std=-1 / -2"]);
+        let fraction = fraction.folder(Path::new("a")).expect("a folder");
+        assert_eq!(
+            fraction,
+            ImageFolder { std: vec![0.5], mean: vec![0.5], ..ImageFolder::new("a") }
+        );
         let square = parsed(&["--size", "8"]).folder(Path::new("a")).expect("a folder");
         assert_eq!(square.size, Some([8, 8]));
     }
@@ -229,6 +246,7 @@ mod tests {
         for (flag, message) in [
             ("--size=1,2,3", "--size has 3 numbers"),
             ("--std=0", "--std has 0"),
+            ("--scale=1/0", "--scale is inf"),
             ("--mean=1,2", "--mean has 2 numbers"),
             ("--crop=0", "--crop is 0"),
         ] {
