@@ -39,21 +39,9 @@ impl Journal {
         let Some(path) = path else {
             return Ok(Journal { path: None, known: none, _lock: None });
         };
+        finished(path, &none.fingerprint)?; // a file that is refused gets no lock beside it
         let lock = locked(path)?;
-        let refused = |what: String| refused(path, &what);
-        let known = match fs::read_to_string(path) {
-            Ok(text) => {
-                let known: JournalEntries = serde_json::from_str(&text).map_err(|error| {
-                    refused(format!("which is not a file of sensitivity results: {error}"))
-                })?;
-                if known.fingerprint != none.fingerprint {
-                    return Err(refused(OTHER.to_owned()));
-                }
-                known
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => none,
-            Err(error) => return Err(refused(format!("which cannot be read: {error}"))),
-        };
+        let known = finished(path, &none.fingerprint)?.unwrap_or(none);
         Ok(Journal { path: Some(path.to_owned()), known, _lock: Some(lock) })
     }
 
@@ -91,6 +79,25 @@ impl Journal {
         let text = serde_json::to_string(&self.known).unwrap_or_default();
         replace(path, &text).map_err(|error| unwritable(path, &error))
     }
+}
+
+/// The finished rows of a file; none if it does not exist yet.
+///
+/// # Errors
+/// The file cannot be read, is not such a file, or has another fingerprint.
+fn finished(path: &Path, fingerprint: &str) -> Result<Option<JournalEntries>, QuantizeError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(refused(path, &format!("which cannot be read: {error}"))),
+    };
+    let known: JournalEntries = serde_json::from_str(&text).map_err(|error| {
+        refused(path, &format!("which is not a file of sensitivity results: {error}"))
+    })?;
+    if known.fingerprint != fingerprint {
+        return Err(refused(path, OTHER));
+    }
+    Ok(Some(known))
 }
 
 /// Why rows of other inputs are refused.
