@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use quantize_rs_onnx::Tensor;
+
 use crate::calibrate::engine::Sample;
 
 /// The padding of a sample, as its attention mask says.
@@ -14,19 +16,38 @@ pub(crate) struct PaddingMask {
 
 impl PaddingMask {
     /// The mask of a sample, if it has one: an input with two axes whose name ends with
-    /// `attention_mask`.
+    /// `attention_mask`. Where several have the same axes and differ, a value may belong to either,
+    /// so that none of them is taken.
     pub(crate) fn of(sample: &Sample) -> Option<PaddingMask> {
-        let masks = |name: &str| name.to_lowercase().ends_with("attention_mask");
-        let (_, tensor) = sample.inputs.iter().find(|(name, _)| masks(name))?;
+        let is_mask = |name: &str| name.to_lowercase().ends_with("attention_mask");
+        let named = sample.inputs.iter().filter(|(name, _)| is_mask(name));
+        let masks: Vec<PaddingMask> =
+            named.filter_map(|(_, tensor)| PaddingMask::read(tensor)).collect();
+        let is_alone = |mask: &&PaddingMask| {
+            masks.iter().all(|other| other.shape != mask.shape || other.counts == mask.counts)
+        };
+        masks.iter().find(is_alone).cloned()
+    }
+
+    /// A tensor as a mask. One with negative numbers is added to scores: what has 0 counts, and
+    /// padding has a number that a Softmax makes 0. In any other, padding has 0.
+    fn read(tensor: &Tensor) -> Option<PaddingMask> {
         if tensor.shape.len() != 2 || tensor.elements() == 0 {
             return None;
         }
-        let bytes = tensor.data.len() / tensor.elements();
-        let counts: Vec<bool> = tensor
-            .data
-            .chunks(bytes.max(1))
-            .map(|element| element.iter().any(|byte| *byte != 0))
-            .collect();
+        let bytes = (tensor.data.len() / tensor.elements()).max(1);
+        let sign = if tensor.dtype.is_float() { 0x80 } else { 0 };
+        let is_zero = |element: &[u8]| {
+            let (last, rest) = element.split_last().unwrap_or((&0, &[]));
+            *last & !sign == 0 && rest.iter().all(|byte| *byte == 0)
+        };
+        let is_negative = |element: &[u8]| {
+            let signed = tensor.dtype.is_float() || tensor.dtype.name().starts_with("int");
+            signed && element.last().is_some_and(|last| last & 0x80 != 0) && !is_zero(element)
+        };
+        let added = tensor.data.chunks(bytes).any(is_negative);
+        let counts: Vec<bool> =
+            tensor.data.chunks(bytes).map(|element| is_zero(element) == added).collect();
         // Where nothing counts, the mask means something else.
         let any = counts.contains(&true);
         any.then(|| PaddingMask { shape: tensor.shape.clone(), counts })
@@ -78,13 +99,13 @@ pub(crate) fn counted<'v>(
 
 #[cfg(test)]
 mod tests {
-    use quantize_rs_onnx::Tensor;
+    use quantize_rs_onnx::DataType;
 
     use super::*;
 
     fn mask(shape: Vec<usize>, counts: &[i64]) -> Option<PaddingMask> {
         let bytes = counts.iter().flat_map(|count| count.to_le_bytes()).collect::<Vec<u8>>();
-        let tensor = Tensor { dtype: quantize_rs_onnx::DataType::Int64, shape, data: bytes.into() };
+        let tensor = Tensor { dtype: DataType::Int64, shape, data: bytes.into() };
         PaddingMask::of(&Sample { inputs: vec![("attention_mask".to_owned(), tensor)] })
     }
 
@@ -100,6 +121,49 @@ mod tests {
         assert_eq!(*counted(None, &[2, 2, 2], &values), values[..]);
         let rows: Vec<bool> = (0..8).map(|row| mask.counts(row, 8)).collect();
         assert_eq!(rows, [true, true, true, true, true, true, false, false]);
+    }
+
+    fn of(inputs: Vec<(&str, Tensor)>) -> Option<Vec<bool>> {
+        let inputs = inputs.into_iter().map(|(name, tensor)| (name.to_owned(), tensor)).collect();
+        PaddingMask::of(&Sample { inputs }).map(|mask| mask.counts)
+    }
+
+    #[test]
+    fn masks_that_are_added_to_scores_hide_what_is_negative() {
+        let float = |values: &[f32]| Tensor::from_f32(vec![1, values.len()], values);
+        for values in [
+            [0.0, -1e4, 0.0],
+            [0.0, f32::MIN, 0.0],
+            [0.0, f32::NEG_INFINITY, 0.0],
+            [-0.0, -1.0, 0.0],
+        ] {
+            let found = of(vec![("attention_mask", float(&values))]);
+            assert_eq!(found, Some(vec![true, false, true]), "{values:?}");
+        }
+        let ones = of(vec![("attention_mask", float(&[1.0, 0.0, 1.0]))]);
+        assert_eq!(ones, Some(vec![true, false, true]));
+        // No padding in this sample.
+        assert_eq!(of(vec![("attention_mask", float(&[0.0, -0.0]))]), None);
+        let integers = |dtype, data: &'static [u8]| Tensor {
+            dtype,
+            shape: vec![1, data.len()],
+            data: data.into(),
+        };
+        let signed = integers(DataType::Int8, &[0, 0x80, 0]);
+        assert_eq!(of(vec![("attention_mask", signed)]), Some(vec![true, false, true]));
+        let unsigned = integers(DataType::UInt8, &[0, 0x80, 0]);
+        assert_eq!(of(vec![("attention_mask", unsigned)]), Some(vec![false, true, false]));
+    }
+
+    #[test]
+    fn of_masks_with_the_same_axes_that_differ_none_is_taken() {
+        let mask = |values: &[f32]| Tensor::from_f32(vec![1, values.len()], values);
+        let encoder = || ("attention_mask", mask(&[1.0, 1.0, 0.0]));
+        let decoder = |values: &[f32]| ("decoder_attention_mask", mask(values));
+        let counts = Some(vec![true, true, false]);
+        assert_eq!(of(vec![encoder(), decoder(&[1.0, 0.0, 0.0])]), None);
+        assert_eq!(of(vec![encoder(), decoder(&[1.0, 1.0, 0.0])]), counts);
+        assert_eq!(of(vec![encoder(), decoder(&[1.0, 0.0])]), counts);
     }
 
     #[test]
