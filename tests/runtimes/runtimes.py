@@ -44,7 +44,7 @@ the float model.
 
 | cell | meaning |
 |---|---|
-| an operator | it computes in integers in the optimized graph |
+| an operator | it reads the integers in the optimized graph. `MatMulNBits` quantizes its input to 8 bits where its accuracy level is 4, which ONNX Runtime takes where the file has `qdq`, and otherwise multiplies floats |
 | `float` | weights are dequantized when the model is loaded, and everything computes in float |
 | `float, dequantized at inference` | weights are dequantized at inference time |
 | `without optimizations only` | the model loads with no or basic optimizations, not with all |

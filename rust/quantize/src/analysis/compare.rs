@@ -149,7 +149,7 @@ fn compared(
         };
         let ran = if counts_operators { engine.kernels(&floats, &first) } else { Ok(None) };
         let kernels = match ran {
-            Ok(ran) => ran.map(|(engine, by_op_type)| Kernels::of(engine, by_op_type)),
+            Ok(ran) => ran.map(|(name, by_op_type)| Kernels::of_model(quantized, name, by_op_type)),
             Err(error) if matches!(error.kind(), CalibrationErrorKind::Cancelled) => {
                 return Err(error.into());
             }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use quantize_rs_onnx::{GraphProto, Model, NodeProto};
 use serde::{Deserialize, Serialize};
 
 use crate::graph::quantized_ops::{self, Arithmetic};
@@ -52,6 +53,23 @@ fn products(arithmetic: Arithmetic) -> BTreeSet<&'static str> {
     quantized.map(|row| row.op_type).chain(floats).collect()
 }
 
+/// The operator that multiplies by blocks of weights. It quantizes its input at accuracy level 4;
+/// otherwise it dequantizes the weights, block by block. Those that ONNX Runtime puts in place of
+/// other nodes have level 4, unless an option of the session says another.
+const NBITS: &str = "MatMulNBits";
+
+/// The level at which it multiplies integers.
+const INTEGER_LEVEL: i64 = 4;
+
+/// The number of `MatMulNBits` in a graph, and in its subgraphs, that multiply floats.
+fn float_blocks(graph: &GraphProto) -> usize {
+    let of_node = |node: &NodeProto| {
+        let floats = node.op_type == NBITS && node.int("accuracy_level", 0) != INTEGER_LEVEL;
+        usize::from(floats) + node.subgraphs().map(float_blocks).sum::<usize>()
+    };
+    graph.node.iter().map(|node| of_node(node)).sum()
+}
+
 impl Kernels {
     /// Classifies the operators that a runtime ran.
     pub fn of(engine: &str, by_op_type: BTreeMap<String, usize>) -> Kernels {
@@ -60,6 +78,20 @@ impl Kernels {
         };
         let (on_integers, on_floats) = (count(Arithmetic::Integers), count(Arithmetic::Floats));
         Kernels { engine: engine.to_owned(), on_integers, on_floats, by_op_type }
+    }
+
+    /// As [`of`](Kernels::of), for the run of a model, whose `MatMulNBits` say what they multiply.
+    pub(crate) fn of_model(
+        model: &Model,
+        engine: &str,
+        by_op_type: BTreeMap<String, usize>,
+    ) -> Kernels {
+        let mut kernels = Kernels::of(engine, by_op_type);
+        let ran = kernels.by_op_type.get(NBITS).copied().unwrap_or(0);
+        let floats = float_blocks(model.graph()).min(ran);
+        kernels.on_integers -= floats;
+        kernels.on_floats += floats;
+        kernels
     }
 
     /// The fraction of matrix multiplications on integers; `None` if there were none.
