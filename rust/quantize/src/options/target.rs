@@ -129,7 +129,6 @@ const TABLE: [Profile; 8] = [
         target: Target::X86Avx2,
         name: "x86-avx2",
         about: "ONNX Runtime on x86 without VNNI: weights of 7 bits, whose sums cannot saturate",
-        activations: ANY_8,
         reduced: true,
         ..X86
     },
