@@ -3,10 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::{IntegerOutputRow, OutputRow, QuantizedRow, Report, Speed, worst_sqnr};
-use crate::options::target::Placement;
 use crate::plan::Role;
 use crate::util::text::{shell_word, size};
-use crate::{Candidate, Format, Origin};
+use crate::{Candidate, Origin};
 
 /// From this SQNR on an output is close to that of the float model, in decibels.
 pub(crate) const CLOSE_DB: f64 = 30.0;
@@ -16,6 +15,12 @@ pub(crate) const FAR_DB: f64 = 10.0;
 
 /// If fewer rows keep their highest score, the result is not good whatever its SQNR.
 const SAME_CLASS: f64 = 0.95;
+
+/// If fewer rows keep it, the result is poor.
+const FEW_SAME: f64 = 0.5;
+
+/// What warnings say of weights that ONNX Runtime dequantizes whenever the model runs.
+const DEQUANTIZED: &str = "dequantized at every inference";
 
 /// If more accuracy is lost, the result is not good whatever its SQNR.
 pub(crate) const MUCH_ACCURACY: f64 = 0.01;
@@ -101,21 +106,7 @@ impl Report {
     pub fn assessment(&self) -> Assessment {
         let verified = self.verified.as_ref();
         let last = verified.and_then(|found| found.attempts.last());
-        let is_few = |how: &QuantizedRow| how.qtype.is_scaled() && how.bits() < 8;
-        let few_bits = self.quantized().any(|(row, how)| row.role == Role::Weight && is_few(how));
-        let measured = match (verified, last, &self.output_check) {
-            (Some(found), Some(Candidate { outputs, integer_outputs, .. }), _) => {
-                Some(Measured { outputs, integer_outputs, on: found.on(), real: true, few_bits })
-            }
-            (None, _, Some(check)) if check.failure.is_none() => Some(Measured {
-                outputs: &check.outputs,
-                integer_outputs: &check.integer_outputs,
-                on: format!("{} ({})", check.on(), check.engine),
-                real: check.inputs.are_real(),
-                few_bits,
-            }),
-            _ => None,
-        };
+        let measured = self.measured();
         let sizes = (self.bytes_before, self.bytes_after);
         let checked = self.output_check.as_ref().and_then(|check| check.speed.as_ref());
         let speed = verified.and_then(|found| found.speed.as_ref()).or(checked);
@@ -132,15 +123,32 @@ impl Report {
         Assessment { grade, sentence, next }
     }
 
+    /// What was measured of the outputs, if anything was.
+    pub(super) fn measured(&self) -> Option<Measured<'_>> {
+        let verified = self.verified.as_ref();
+        let last = verified.and_then(|found| found.attempts.last());
+        let is_few = |how: &QuantizedRow| how.qtype.is_scaled() && how.bits() < 8;
+        let few_bits = self.quantized().any(|(row, how)| row.role == Role::Weight && is_few(how));
+        match (verified, last, &self.output_check) {
+            (Some(found), Some(Candidate { outputs, integer_outputs, .. }), _) => {
+                Some(Measured { outputs, integer_outputs, on: found.on(), real: true, few_bits })
+            }
+            (None, _, Some(check)) if check.failure.is_none() => Some(Measured {
+                outputs: &check.outputs,
+                integer_outputs: &check.integer_outputs,
+                on: format!("{} ({})", check.on(), check.engine),
+                real: check.inputs.are_real(),
+                few_bits,
+            }),
+            _ => None,
+        }
+    }
+
     /// What is known of the speed without a measurement.
     fn speed_unmeasured(&self) -> &'static str {
-        let on_cpu = self.config.profile().placement == Placement::WeightedAndInterior;
-        // `MatMulNBits` takes the place of blocks.
-        let blocks = self.config.block_size.is_some();
-        let dequantized = |how: &QuantizedRow| how.format == Format::Qdq && !blocks;
-        let mut quantized = self.quantized();
-        if on_cpu && self.config.only_dequantizes() && quantized.any(|(_, how)| dequantized(how)) {
-            "usually not faster than the float model, because its weights are dequantized at every \
+        let alone = self.config.only_dequantizes();
+        if alone && self.warnings.iter().any(|warning| warning.contains(DEQUANTIZED)) {
+            "usually not faster than the float model, because weights are dequantized at every \
              inference"
         } else {
             "speed not measured"
@@ -290,9 +298,12 @@ impl Measured<'_> {
         let same = outputs.iter().filter_map(|row| row.top1_agreement);
         if let Some(part) = same.reduce(f64::min).filter(|_| self.real) {
             if part < SAME_CLASS {
-                grade = grade.worse(Grade::Fair);
+                grade = grade.worse(if part < FEW_SAME { Grade::Poor } else { Grade::Fair });
             }
-            parts.push(format!("with the same class for {:.1} % of the rows", part * 1e2));
+            // 99.99 % is not 100.0 %.
+            let most = if part < 1.0 { 99.9 } else { 100.0 };
+            let shown = (part * 1e2).min(most);
+            parts.push(format!("with the same class for {shown:.1} % of the rows"));
         }
         // The integers of noise mean nothing.
         for row in self.integer_outputs.iter().filter(|_| self.real) {

@@ -57,7 +57,9 @@ fn blocks(report: &Report) -> Option<String> {
     if config.block_size.is_some() || config.activations.is_some() || !known {
         return None;
     }
-    let poor = weights(report).filter(|(_, how, db)| how.bits() <= 4 && *db < POOR_DB);
+    let whole = |how: &QuantizedRow| !matches!(how.granularity, Granularity::Blocked { .. });
+    let poor =
+        weights(report).filter(|(_, how, db)| how.bits() <= 4 && *db < POOR_DB && whole(how));
     let weights = counted(poor.count(), "weight", "weights")?;
     Some(format!(
         "{weights} of at most 4 bits with an SQNR below {POOR_DB} dB: block_size=32 of `quantize` \
@@ -66,6 +68,10 @@ fn blocks(report: &Report) -> Option<String> {
 }
 
 fn worst(report: &Report) -> Option<String> {
+    // What the outputs lose is measured: the error of a weight alone says less.
+    if report.measured().is_some_and(|measured| measured.real) {
+        return None;
+    }
     let (row, how, db) = worst_weight(report)?;
     // Those in 16-bit floats say nothing about what is usual.
     let scaled = weights(report).filter(|(_, how, _)| how.qtype.is_scaled());
@@ -95,8 +101,11 @@ fn training(report: &Report) -> Option<String> {
 }
 
 fn clipping(report: &Report) -> Option<String> {
-    let cut =
-        |how: &QuantizedRow| how.histogram.as_ref().is_some_and(|seen| seen.outside > MUCH_OUTSIDE);
+    // `auto` has compared the methods.
+    let cut = |how: &QuantizedRow| {
+        how.method.is_none()
+            && how.histogram.as_ref().is_some_and(|seen| seen.outside > MUCH_OUTSIDE)
+    };
     let count = report.quantized().filter(|(_, how)| cut(how)).count();
     let values = counted(count, "activation has", "activations have")?;
     Some(format!(
