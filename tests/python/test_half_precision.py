@@ -640,6 +640,73 @@ def test_a_transposed_batch_before_a_product_loads(perm: list[int], tmp_path: Pa
     subprocess.run([sys.executable, "-c", LOADS, str(tmp_path / "m.onnx")], check=True)
 
 
+@pytest.mark.parametrize("kind", ["residual", "stored in 16 bits", "copied", "computed", "cast"])
+def test_a_transposed_batch_loads_whoever_else_reads_it(kind: str, tmp_path: Path) -> None:
+    """ONNX Runtime 1.32 crashes once it has folded what computes the other factor."""
+    factor, read = "w", "t"
+    constants = [weight("w", 48, 48)]
+    nodes = [helper.make_node("Transpose", ["x"], ["t"], "t", perm=[1, 0, 2])]
+    if kind == "stored in 16 bits":
+        constants = [array("h", RNG.normal(size=(48, 48)), np.float16)]
+        nodes.append(helper.make_node("Cast", ["h"], ["w"], to=FLOAT))
+    elif kind == "copied":
+        nodes.append(helper.make_node("Identity", ["w"], ["copy"]))
+        factor = "copy"
+    elif kind == "computed":
+        constants.append(array("half", 0.5))
+        nodes.append(helper.make_node("Mul", ["w", "half"], ["scaled"]))
+        factor = "scaled"
+    elif kind == "cast":
+        nodes.append(helper.make_node("Cast", ["t"], ["double"], to=TensorProto.DOUBLE))
+        nodes.append(helper.make_node("Cast", ["double"], ["single"], to=FLOAT))
+        read = "single"
+    nodes.append(helper.make_node("MatMul", [read, factor], ["h1"], "product"))
+    nodes.append(helper.make_node("Add", ["h1", read], ["y"], "residual"))
+    report = converted(model(nodes, constants, [3, 4, 48]))
+    assert codes(report).get("t") == "crashes"
+    assert report.model is not None
+    (tmp_path / "m.onnx").write_bytes(report.model)
+    subprocess.run([sys.executable, "-c", LOADS, str(tmp_path / "m.onnx")], check=True)
+
+
+@pytest.mark.parametrize("length", [8, 40, 128])
+def test_buckets_of_distances_are_those_of_float32(length: int) -> None:
+    """The number of a bucket follows from the logarithm of a distance, as in T5."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Gather", ["shape", "one"], ["length"]),
+        helper.make_node("Range", ["zero", "length", "one"], ["places"]),
+        helper.make_node("Unsqueeze", ["places", "axis0"], ["row"]),
+        helper.make_node("Unsqueeze", ["places", "axis1"], ["column"]),
+        helper.make_node("Sub", ["row", "column"], ["signed"]),
+        helper.make_node("Abs", ["signed"], ["distance"]),
+        helper.make_node("Max", ["distance", "one"], ["positive"]),
+        helper.make_node("Cast", ["positive"], ["float"], to=FLOAT),
+        helper.make_node("Div", ["float", "eight"], ["ratio"], "ratio"),
+        helper.make_node("Log", ["ratio"], ["log"], "log"),
+        helper.make_node("Div", ["log", "log16"], ["part"], "part"),
+        helper.make_node("Mul", ["part", "eight"], ["bucket"], "bucket"),
+        helper.make_node("Cast", ["bucket"], ["number"], to=TensorProto.INT64),
+        helper.make_node("Clip", ["number", "zero", "fifteen"], ["index"]),
+        helper.make_node("Gather", ["table", "index"], ["bias"]),
+        helper.make_node("Squeeze", ["bias", "axis2"], ["added"]),
+        helper.make_node("MatMul", ["x", "w"], ["q"], "product"),
+        helper.make_node("Transpose", ["q"], ["k"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["q", "k"], ["scores"]),
+        helper.make_node("Add", ["scores", "added"], ["y"]),
+    ]
+    integers = {"zero": 0, "one": 1, "fifteen": 15, "axis0": [0], "axis1": [1], "axis2": [2]}
+    constants = [array(name, value, np.int64) for name, value in integers.items()]
+    constants += [array("eight", 8.0), array("log16", np.log(16.0))]
+    constants += [weight("table", 16, 1, scale=3), weight("w", 32, 32)]
+    data = model(nodes, constants, [1, "t", 32])
+    report = converted(data)
+    whole = {name for name, code in codes(report).items() if code == "whole_numbers"}
+    assert whole == {"ratio", "log", "part", "bucket"}
+    x = RNG.normal(size=(1, length, 32)).astype(np.float32)
+    assert sqnr(report, data, x) > 60
+
+
 def snake(kind: str) -> bytes:
     """Convolutions with the activation x + sin(x)^2, or x + x^2."""
     nodes, constants, x = [], [array("two", 2.0)], "x"

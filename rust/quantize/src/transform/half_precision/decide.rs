@@ -122,7 +122,7 @@ pub(super) fn decide(
             given,
             bodies: HashMap::new(),
         },
-        numbers: Numbers::default(),
+        numbers: Numbers::of(scope),
     };
     for index in &scope.order {
         decider.node(*index);

@@ -14,8 +14,11 @@ use crate::graph::elements::to_f32;
 /// What is known of the floats of a graph, as far as its nodes were looked at.
 #[derive(Default)]
 pub(super) struct Numbers<'s> {
-    /// Floats that are whole numbers, such as positions and sizes.
+    /// Floats that are whole numbers, such as positions and sizes, and what is computed from them
+    /// alone and becomes whole again.
     pub(super) whole: HashSet<&'s str>,
+    /// Floats that nodes round, cast to integers or compare, and those that they are computed from.
+    rounded: HashSet<&'s str>,
     /// Floats that are small whole numbers, such as those of a mask, which have large sums.
     pub(super) small: HashSet<&'s str>,
     /// Floats that may be larger than the type holds.
@@ -25,6 +28,22 @@ pub(super) struct Numbers<'s> {
 }
 
 impl<'s> Numbers<'s> {
+    /// What is known before any node was looked at.
+    pub(super) fn of(scope: &Scope<'s>) -> Numbers<'s> {
+        let mut rounded = HashSet::new();
+        for index in scope.order.iter().rev() {
+            let node: &'s NodeProto = &scope.graph.node[*index];
+            let of_elements =
+                ops::is_elementwise(node) || ops::moves(node) || ops::is_of_whole_numbers(node);
+            let mut made = node.output.iter().map(String::as_str);
+            if rounds(scope, node) || of_elements && made.any(|name| rounded.contains(name)) {
+                let read = node.input.iter().map(String::as_str);
+                rounded.extend(read.filter(|name| scope.is_float(name)));
+            }
+        }
+        Numbers { rounded, ..Numbers::default() }
+    }
+
     /// Learns what bounds the result of a node.
     pub(super) fn learn_bound(&mut self, scope: &Scope<'_>, node: &'s NodeProto) {
         let bound = self.bound(scope, node);
@@ -58,9 +77,11 @@ impl<'s> Numbers<'s> {
         has_samples: bool,
     ) {
         if let Choice::Float(reason) = choice {
-            let whole = matches!(reason, KeptReason::WholeNumbers);
-            if whole && !ops::is_of_whole_numbers(node) {
-                self.whole.extend(made);
+            if matches!(reason, KeptReason::WholeNumbers) {
+                // The logarithm of a distance is no feature if it becomes the number of a bucket.
+                let small = ops::is_of_whole_numbers(node);
+                let stays = |name: &&&str| !small || self.rounded.contains(**name);
+                self.whole.extend(made.iter().filter(stays));
             }
             let large = matches!(
                 reason,
@@ -82,4 +103,21 @@ impl<'s> Numbers<'s> {
             self.small.extend(made);
         }
     }
+}
+
+/// Whether a node makes integers or flags of floats, or rounds them: a small error may make another
+/// number.
+fn rounds(scope: &Scope<'_>, node: &NodeProto) -> bool {
+    let to_integers = || {
+        let to = node.output.first().and_then(|name| scope.dtype(name));
+        to.is_some_and(|to| !to.is_float())
+    };
+    node.is_onnx()
+        && match node.op_type.as_str() {
+            "Ceil" | "Floor" | "Round" => true,
+            "Cast" | "Equal" | "Greater" | "GreaterOrEqual" | "Less" | "LessOrEqual" => {
+                to_integers()
+            }
+            _ => false,
+        }
 }

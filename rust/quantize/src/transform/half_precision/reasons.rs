@@ -101,22 +101,22 @@ fn carried(at: &Candidate<'_, '_>) -> Option<KeptReason> {
 }
 
 /// ONNX Runtime (1.32 on CPUs) crashes when it loads such a `Transpose` in float16: it fuses it
-/// into each `MatMul` that reads it, if the other factor is a constant matrix. In float32 it does
-/// not.
+/// into a `MatMul` that reads it, if the other factor is a constant matrix once it has folded what
+/// computes it. In float32 it does not.
 fn crashes(at: &Candidate<'_, '_>) -> Option<KeptReason> {
-    let is_matrix = |name: &String| {
-        at.scope.is_constant(name)
-            && at.scope.constant(name).is_some_and(|matrix| matrix.shape.len() == 2)
-    };
-    let fuses = |(node, _): &(usize, usize)| {
-        let node = &*at.scope.graph.node[*node];
-        node.is_onnx() && node.op_type == "MatMul" && node.input.iter().any(is_matrix)
-    };
-    let consumers = at.node.output.first().map(|name| at.scope.consumers(name));
-    let crashes = at.settings.half == HalfType::Float16
-        && ops::transposes_batch(at.node)
-        && consumers.is_some_and(|all| !all.is_empty() && all.iter().all(fuses));
-    crashes.then_some(KeptReason::Crashes)
+    let transposes = at.settings.half == HalfType::Float16 && ops::transposes_batch(at.node);
+    (transposes && is_multiplied(at.scope, at.node)).then_some(KeptReason::Crashes)
+}
+
+/// Whether a `MatMul` reads the result of a node, perhaps cast.
+fn is_multiplied(scope: &Scope<'_>, node: &NodeProto) -> bool {
+    let consumers = node.output.iter().flat_map(|name| scope.consumers(name));
+    let mut consumers = consumers.map(|(node, _)| &*scope.graph.node[*node]);
+    consumers.any(|reader| match reader.op_type.as_str() {
+        "MatMul" => reader.is_onnx(),
+        "Cast" | "Identity" => is_multiplied(scope, reader),
+        _ => false,
+    })
 }
 
 /// A constant that it reads, or a value that it reads or computes, does not fit the type.
