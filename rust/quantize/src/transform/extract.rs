@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use quantize_rs_onnx::{DataType, Edit, Model, ValueInfoProto, reads};
+use quantize_rs_onnx::{DataType, Dimension, Edit, Model, ValueInfoProto, reads};
 
 use crate::QuantizeError;
 use crate::error::QuantizeErrorKind;
@@ -97,7 +97,7 @@ pub fn extract(
     edits.extend(unread.into_iter().map(Edit::RemoveInput));
     let mut part_inputs = kept.clone();
     for name in inputs.iter().filter(|name| is_read(name) && !kept.contains(name)) {
-        edits.push(Edit::AddInput(ValueInfoProto::new(name, DataType::Float, None)));
+        edits.push(Edit::AddInput(declared(&graph, name)));
         part_inputs.push(name.clone());
     }
     let outputs: Vec<String> =
@@ -114,6 +114,14 @@ pub fn extract(
         return Err(QuantizeError::new(QuantizeErrorKind::Verify(what)));
     }
     Ok(Extract { model: part, inputs: part_inputs, outputs })
+}
+
+/// A value as an input. Runtimes infer more of a part if they know how many axes it has; the lengths
+/// may be others than those that the model declares.
+fn declared(graph: &Graph<'_>, name: &str) -> ValueInfoProto {
+    let shape = graph.value(name).and_then(|value| graph.shape(value));
+    let shape = shape.map(|shape| vec![Dimension::default(); shape.len()]);
+    ValueInfoProto::new(name, DataType::Float, shape)
 }
 
 /// What the outputs are computed from.
