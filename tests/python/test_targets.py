@@ -340,3 +340,72 @@ def test_a_pair_without_a_zero_point_has_the_type_that_it_names() -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
     found = quantize_rs.validate(model, model, target="tensorrt")
     assert not [problem for problem in found.problems if problem.name == "xq"]
+
+
+def resized(kind: str) -> onnx.ModelProto:
+    """Convolutions around a Resize whose sizes or scales are computed in float, as exported."""
+    rng = np.random.default_rng(1)
+    constants = {
+        "first": rng.normal(size=(8, 3, 3, 3)) * 0.3,
+        "second": rng.normal(size=(8, 8, 3, 3)) * 0.2,
+        "third": rng.normal(size=(4, 8, 1, 1)),
+        "two": 2.0,
+        "ones": np.ones(2),
+        "roi": np.zeros(0),
+    }
+    places = {"at0": [0], "at2": [2], "at4": [4]}
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["large"], pads=[1] * 4),
+        helper.make_node("Conv", ["large", "second"], ["small"], strides=[3, 3]),
+        helper.make_node("Shape", ["large"], ["of_large"]),
+        helper.make_node("Slice", ["of_large", "at2", "at4", "at0"], ["wanted"]),
+        helper.make_node("Cast", ["wanted"], ["wanted_float"], to=TensorProto.FLOAT),
+    ]
+    if kind == "sizes":
+        nodes += [
+            helper.make_node("Mul", ["wanted_float", "two"], ["doubled"]),
+            helper.make_node("Floor", ["doubled"], ["rounded"]),
+            helper.make_node("Cast", ["rounded"], ["lengths"], to=TensorProto.INT64),
+            helper.make_node("Slice", ["of_large", "at0", "at2", "at0"], ["batch"]),
+            helper.make_node("Concat", ["batch", "lengths"], ["sizes"], axis=0),
+        ]
+        inputs = ["small", "roi", "", "sizes"]
+    else:
+        nodes += [
+            helper.make_node("Shape", ["small"], ["of_small"]),
+            helper.make_node("Slice", ["of_small", "at2", "at4", "at0"], ["given"]),
+            helper.make_node("Cast", ["given"], ["given_float"], to=TensorProto.FLOAT),
+            helper.make_node("Div", ["wanted_float", "given_float"], ["ratio"]),
+            helper.make_node("Concat", ["ones", "ratio"], ["scales"], axis=0),
+        ]
+        inputs = ["small", "roi", "scales"]
+    nodes += [
+        helper.make_node("Resize", inputs, ["resized"], mode="nearest"),
+        helper.make_node("Conv", ["resized", "third"], ["y"]),
+    ]
+    floats = [numpy_helper.from_array(np.float32(v), name) for name, v in constants.items()]
+    integers = [numpy_helper.from_array(np.int64(v), name) for name, v in places.items()]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", channels, "h", "w"])
+        for name, channels in (("x", 3), ("y", 4))
+    )
+    graph = helper.make_graph(nodes, "g", [x], [y], floats + integers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["sizes", "scales"])
+def test_sizes_that_are_computed_in_float_stay_exact(kind: str, target: str) -> None:
+    model = resized(kind)
+    rng = np.random.default_rng(2)
+    samples = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
+    options: dict[str, Any] = {"target": target, "allow_larger": True}
+    report = quantize_rs.quantize_with_calibration(model, None, samples, **options)
+    assert report.model is not None
+    # Other sizes than those of the samples.
+    feeds = {"x": rng.normal(size=(2, 3, 30, 18)).astype(np.float32)}
+    [expected], [found] = oracle.ort(model.SerializeToString(), feeds), oracle.ort(
+        report.model, feeds
+    )
+    assert expected.shape == found.shape
+    assert oracle.sqnr([expected], [found]) > FLOOR

@@ -11,7 +11,7 @@ use super::select::Selection;
 use super::types::{Finder, Types};
 use super::weights::weight_readers;
 use super::{Consumers, Decision, IntegerNode, KeepReason, QuantizeReason, Source, ValuePlan};
-use super::{before_logarithms, float32, quantizable_constants};
+use super::{before_logarithms, float32, quantizable_constants, sizes};
 use crate::graph::ops;
 use crate::graph::ops::{IntegerSupport, OpRule};
 use crate::graph::quantized_ops::quantized_op;
@@ -117,7 +117,7 @@ impl<'a, 'm> ActivationContext<'a, 'm> {
         let profile = config.profile();
         let symmetric = config.activation_symmetric || profile.symmetric.0;
         let order = graph.order()?;
-        let rules = rules(graph, config, selection);
+        let rules = rules(graph, &order, config, selection);
         let all = QSpec::new(qtype, symmetric, Granularity::PerTensor);
         Ok(Some(ActivationContext {
             graph,
@@ -147,14 +147,17 @@ const NO_QATTENTION: &str = "ONNX Runtime has integers for it only as QAttention
 /// The rule for each node that is not excluded.
 fn rules(
     graph: &Graph<'_>,
+    order: &[usize],
     config: &Config,
     selection: &Selection,
 ) -> Vec<Option<(&'static OpRule, IntegerSupport)>> {
-    let float = before_logarithms::of(graph);
+    let (float, sizes) = (before_logarithms::of(graph), sizes::of(graph, order));
     let rule = |node: usize| {
         let rule = ops::rule(graph.nodes[node])?;
         let integer = if float.contains(&node) {
             IntegerSupport::No(before_logarithms::WHY)
+        } else if sizes.contains(&node) {
+            IntegerSupport::No(sizes::WHY)
         } else {
             match (rule.integer)(graph, node) {
                 IntegerSupport::OperatorAlone if !config.writes_qattention() => {

@@ -41,6 +41,7 @@ mod routers;
 mod rules;
 mod select;
 mod selectable;
+mod sizes;
 mod slowdown_warnings;
 mod small_weights;
 mod types;

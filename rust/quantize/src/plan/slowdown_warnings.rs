@@ -47,6 +47,7 @@ pub(super) fn than_float(context: &Context<'_, '_>, decisions: &Decisions) -> Ou
             tables(graph, constants, config, decisions),
             dequantized_convolutions(graph, constants, config, decisions),
             shared(graph, constants, decisions),
+            sequences(graph, decisions),
             experts(graph, constants, decisions),
         ];
         return Outcome::warn(found.into_iter().flatten());
@@ -72,7 +73,8 @@ fn dequantized(
     decisions: &Decisions,
     alone: Option<&Config>,
 ) -> Option<String> {
-    let way_out = alone.map_or(String::new(), |config| format!(", or use {}", faster(config)));
+    let faster = alone.and_then(faster);
+    let way_out = faster.map_or(String::new(), |faster| format!(", or use {faster}"));
     let multiplies = |op_type: &str| matches!(op_type, "Einsum" | "Gemm" | "MatMul");
     let slow = |constant: &Constant<'_>| {
         let name = graph.values[constant.anchor].name;
@@ -133,22 +135,21 @@ fn tables(
     let all: usize = stored().map(elements).sum();
     let names = tables.iter().map(|constant| format!("`{}`", graph.values[constant.anchor].name));
     (looked_up >= MIN_SLOW_TABLE && 3 * looked_up > 2 * all).then(|| {
+        let other = faster(config).map_or(String::new(), |faster| format!("use {faster}, or "));
         format!(
             "{}: dequantized whole at every inference, for the few rows that are looked up, which \
-             may take several times as long as the float model: use {}, or leave it float with \
-             exclude",
+             may take several times as long as the float model: {other}leave it float with exclude",
             some(names.collect()),
-            faster(config),
         )
     })
 }
 
 /// The formats that weights of this many bits can have instead, and that are faster.
-fn faster(config: &Config) -> &'static str {
-    if config.weights.bits() == 8 {
-        "output_format=\"dynamic\" or \"matmul_nbits\""
-    } else {
-        "output_format=\"matmul_nbits\""
+fn faster(config: &Config) -> Option<&'static str> {
+    match config.weights.bits() {
+        ..8 => Some("output_format=\"matmul_nbits\""),
+        8 => Some("output_format=\"dynamic\" or \"matmul_nbits\""),
+        _ => None,
     }
 }
 
