@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::integer_outputs::CastOutputs;
 use super::kernels::Kernels;
 use super::latency::{LatencyOptions, speed};
-use super::output_deviation::{Compared, OutputComparer, accuracy, of_metrics, row};
+use super::output_deviation::{Compared, OutputComparer, accuracy, of_metrics, other_shapes, row};
 use super::output_metric::MetricHandle;
 use super::outputs::{listed, outputs, same_inputs, scored};
 use super::recorded::First;
@@ -255,6 +255,7 @@ impl Comparison {
             ));
         }
         self.warnings.extend(not_finite(&self.outputs));
+        self.warnings.extend(other_shapes(&self.outputs, self.samples));
         self.warnings.extend(self.speed.as_ref().and_then(Speed::warning));
     }
 }

@@ -8,7 +8,7 @@ use quantize_rs_math::{Deviation, Metrics};
 use quantize_rs_onnx::{DataType, Model, Tensor, topological};
 use serde::{Deserialize, Serialize};
 
-use super::output_deviation::other_shape;
+use super::output_deviation::of_another_shape;
 use super::outputs::same_inputs;
 use super::recorded::{RecordedValues, SampleBuffer, Sizes, Value};
 use crate::calibrate::engine::{Engine, Sample, Samples, Session, ValueSink};
@@ -336,12 +336,17 @@ impl ValueSink for DeviationCollector<'_> {
             return;
         }
         let (wanted_shape, wanted) = &self.float[value];
-        if wanted_shape == shape {
+        let found = if wanted_shape == shape {
             let of = |all| counted(self.mask.as_ref(), shape, all);
-            self.now[value][round - 1] = Deviation::of(&of(wanted), &of(values));
+            Ok(Deviation::of(&of(wanted), &of(values)))
         } else {
-            let name = &self.group[value];
-            self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
+            of_another_shape(&self.group[value], &self.float[value], shape)
+        };
+        match found {
+            Ok(deviation) => self.now[value][round - 1] = deviation,
+            Err(error) => {
+                self.misfit.get_or_insert(error);
+            }
         }
     }
 }

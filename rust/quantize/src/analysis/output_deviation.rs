@@ -30,6 +30,8 @@ pub(super) struct OutputDeviation {
     mask: Option<Arc<PaddingMask>>,
     /// Whether the float model has infinity or NaN where the quantized one has numbers.
     original_not_finite: bool,
+    /// Whether the quantized model has another shape.
+    other_shape: bool,
     /// The errors of its channels, for the first samples of a comparison.
     channels: Vec<ChannelErrors>,
     /// The length of a row.
@@ -68,6 +70,19 @@ impl OutputDeviation {
         OutputDeviation::beside(ours, self.mask.clone(), shape, wanted, values)
     }
 
+    /// The deviation of an output that has another shape in the quantized model.
+    ///
+    /// # Errors
+    /// An output with another number of axes, which no values explain.
+    pub(super) fn of_another_shape(
+        name: &str,
+        wanted: &Value,
+        shape: &[usize],
+    ) -> Result<OutputDeviation, CalibrationError> {
+        let deviation = of_another_shape(name, wanted, shape)?;
+        Ok(OutputDeviation { deviation, other_shape: true, ..OutputDeviation::default() })
+    }
+
     fn beside(
         ours: Option<Highest>,
         mask: Option<Arc<PaddingMask>>,
@@ -85,6 +100,7 @@ impl OutputDeviation {
         OutputDeviation {
             deviation,
             original_not_finite,
+            other_shape: false,
             mask,
             channels: Vec::new(),
             classes,
@@ -191,7 +207,12 @@ impl ValueSink for OutputComparer<'_> {
         }
         if wanted_shape != shape {
             let name = &self.observed[output];
-            self.misfit.get_or_insert_with(|| other_shape(name, wanted_shape, shape));
+            match OutputDeviation::of_another_shape(name, &self.wanted[output], shape) {
+                Ok(found) => self.now[output] = found,
+                Err(error) => {
+                    self.misfit.get_or_insert(error);
+                }
+            }
             return;
         }
         let scored = self.scored[output];
@@ -211,11 +232,36 @@ pub(super) fn of_metrics(names: &[String], floats: usize) -> &[String] {
     if floats == 0 { names } else { &names[..floats] }
 }
 
-/// The error of a value that has another shape in the quantized model.
-pub(super) fn other_shape(name: &str, wanted: &[usize], found: &[usize]) -> CalibrationError {
-    let what =
-        format!("`{name}` is {wanted:?} in the original and {found:?} in the quantized model");
-    CalibrationError::engine(None, what).at_value(name)
+/// The deviation of a value that has another shape in the quantized model, since its lengths follow
+/// from values: that of zeros.
+///
+/// # Errors
+/// The shapes have different numbers of axes, which no values explain.
+pub(super) fn of_another_shape(
+    name: &str,
+    (wanted_shape, wanted): &Value,
+    shape: &[usize],
+) -> Result<Deviation, CalibrationError> {
+    if wanted_shape.len() != shape.len() {
+        let what = format!(
+            "`{name}` is {wanted_shape:?} in the original and {shape:?} in the quantized model"
+        );
+        return Err(CalibrationError::engine(None, what).at_value(name));
+    }
+    Ok(Deviation::of(wanted, &vec![0.0; wanted.len()]))
+}
+
+/// A warning about outputs that have another shape in some samples.
+pub(super) fn other_shapes(outputs: &[OutputRow], samples: usize) -> Option<String> {
+    let some = outputs.iter().filter(|row| row.other_shapes > 0);
+    let each = some.map(|row| format!("`{}` in {}", row.name, row.other_shapes));
+    let each = each.collect::<Vec<_>>().join(", ");
+    (!each.is_empty()).then(|| {
+        format!(
+            "of {samples} samples, outputs have another shape than in the original, such as \
+             another number of detections: {each}; these count as if they were 0"
+        )
+    })
 }
 
 impl ValueObserver for OutputComparer<'_> {
@@ -261,6 +307,7 @@ pub(super) fn row(name: &str, index: usize, seen: &[(usize, Vec<OutputDeviation>
         top1_agreement: part(same),
         lost_channels: ChannelErrors::lost(&channels.unwrap_or_default()),
         original_not_finite: of_output().any(|one| one.original_not_finite),
+        other_shapes: of_output().filter(|one| one.other_shape).count(),
     }
 }
 

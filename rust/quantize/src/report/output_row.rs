@@ -24,6 +24,10 @@ pub struct OutputRow {
     /// written to JSON.
     #[serde(skip)]
     pub original_not_finite: bool,
+    /// In how many samples the quantized model has another shape, such as another number of
+    /// detections. Their error is as large as the output. It is not written to JSON.
+    #[serde(skip)]
+    pub other_shapes: usize,
 }
 
 /// How far an output of integers or booleans, such as the classes of an `ArgMax`, is that of the

@@ -10,6 +10,7 @@ use std::time::Instant;
 use quantize_rs_onnx::Model;
 
 use crate::analysis::latency::how_to_be_faster;
+use crate::analysis::output_deviation::other_shapes;
 use crate::analysis::outputs::needs_float_output;
 use crate::analysis::{all_of, not_finite, speed};
 use crate::apply::Quantized;
@@ -159,6 +160,8 @@ pub fn quantize_with_accuracy_control(
         }
         let outcome = verified.attempts.last();
         report.warnings.extend(outcome.and_then(|attempt| not_finite(&attempt.outputs)));
+        let shapes = outcome.and_then(|found| other_shapes(&found.outputs, verified.samples));
+        report.warnings.extend(shapes);
         report.verified = Some(verified);
         report.seconds.verify = begun.elapsed().as_secs_f64();
         Ok(quantized)

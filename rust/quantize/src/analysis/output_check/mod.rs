@@ -14,6 +14,7 @@ use quantize_rs_onnx::{Model, Span};
 use self::alternatives::Current;
 use super::not_finite;
 use crate::analysis::compare::compare_outputs;
+use crate::analysis::output_deviation::other_shapes;
 use crate::apply::{Quantized, SATURATING};
 use crate::calibrate::Control;
 use crate::calibrate::engine::{Engine, Sample, Samples, ValueSink};
@@ -257,6 +258,7 @@ impl Check<'_> {
     fn warnings(&mut self, current: Current<'_>) -> Result<Vec<String>, QuantizeError> {
         let Current { quantized, measured: found, .. } = current;
         let mut warnings: Vec<String> = not_finite(&found.outputs).into_iter().collect();
+        warnings.extend(other_shapes(&found.outputs, found.samples));
         let mut poor: Vec<String> =
             found.outputs.iter().filter_map(|output| poor(output, found)).collect();
         let integers = found.integer_outputs.iter().filter(|_| found.inputs.are_real());

@@ -12,7 +12,7 @@ use quantize_rs_onnx::{Model, Tensor};
 
 use super::LayerRow;
 use super::pieces::{Piece, PreparedPiece};
-use crate::analysis::output_deviation::{OutputDeviation, other_shape, row};
+use crate::analysis::output_deviation::{OutputDeviation, row};
 use crate::analysis::output_metric::{MetricHandle, SampleOutputs};
 use crate::analysis::recorded::{RecordedValues, Value};
 use crate::calibrate::engine::{Engine, Sample, ValueSink};
@@ -326,11 +326,14 @@ impl Work<'_> {
                     if let Some(place) = self.reference.observed.iter().position(|own| own == name)
                     {
                         let (wanted_shape, wanted) = &self.reference.outputs[number][place];
-                        if *wanted_shape != shape {
-                            return Err(other_shape(name, wanted_shape, &shape).at_sample(number));
-                        }
-                        let same = &self.reference.same[number][place];
-                        found[place] = same.of_another(&shape, wanted, &values);
+                        found[place] = if *wanted_shape == shape {
+                            let same = &self.reference.same[number][place];
+                            same.of_another(&shape, wanted, &values)
+                        } else {
+                            let wanted = &self.reference.outputs[number][place];
+                            OutputDeviation::of_another_shape(name, wanted, &shape)
+                                .map_err(|error| error.at_sample(number))?
+                        };
                         if self.metric.is_some() {
                             changed.insert(place, (shape.clone(), values.clone()));
                         }

@@ -463,6 +463,7 @@ mod tests {
                 top1_rows: 0,
                 lost_channels: None,
                 original_not_finite: false,
+                other_shapes: 0,
             }],
             accuracy: None,
             score: 0.0,
