@@ -143,7 +143,8 @@ def test_a_language_model_gets_blocks_of_4_bits() -> None:
     model = language_model(64, 96, cache=True)
     found = recommend(model)
     assert (found.rule, found.way, found.bits, found.block_size) == ("generative", "weights", 4, 32)
-    assert found.output_format == "matmul_nbits"
+    assert (found.output_format, found.accuracy_level) == ("matmul_nbits", 4)
+    assert "accuracy_level=4" in found.python and "--accuracy-level 4" in found.command
     assert "`past_key_values.0.key`" in found.reasons[0].text
     assert found.model is None
     report = eval(found.python.replace('"model.int4.onnx"', "None"))
@@ -151,6 +152,7 @@ def test_a_language_model_gets_blocks_of_4_bits() -> None:
     # A target without such operators gets the same in the operators of ONNX.
     other = recommend(model, target="generic")
     assert (other.way, other.bits, other.output_format) == ("weights", 4, "qdq")
+    assert other.accuracy_level is None
     # A small one without a cache is a network like others.
     small = recommend(language_model(64, 96, cache=False))
     assert (small.rule, small.way) == ("products", "dynamic")
@@ -273,6 +275,7 @@ def options(found: Recommendation) -> dict[str, Any]:
         "per_channel": found.per_channel,
         "block_size": found.block_size,
         "output_format": found.output_format,
+        "accuracy_level": found.accuracy_level,
         "excluded_layers": found.exclude,
         "dynamic_lstm": found.dynamic_lstm,
     }

@@ -75,6 +75,8 @@ class Alternative:
         The number of elements that share a scale, for blockwise scales.
     output_format : str
         The output format, as in `quantize`.
+    accuracy_level : int or None
+        In what blocks of weights are multiplied, as in `quantize`.
     exclude : tuple of str
         Operator types that stay float.
     dynamic_lstm : bool
@@ -92,6 +94,7 @@ class Alternative:
     per_channel: bool
     block_size: int | None
     output_format: str
+    accuracy_level: int | None
     exclude: tuple[str, ...]
     dynamic_lstm: bool
     when: str
@@ -119,6 +122,8 @@ class Recommendation(Result):
         The number of elements that share a scale, for blockwise scales.
     output_format : str
         The output format, as in `quantize`.
+    accuracy_level : int or None
+        In what blocks of weights are multiplied, as in `quantize`.
     exclude : tuple of str
         Operator types that stay float.
     dynamic_lstm : bool
@@ -147,6 +152,7 @@ class Recommendation(Result):
     per_channel: bool
     block_size: int | None
     output_format: str
+    accuracy_level: int | None
     exclude: tuple[str, ...]
     dynamic_lstm: bool
     target: str | None

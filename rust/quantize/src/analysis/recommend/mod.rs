@@ -89,6 +89,8 @@ pub struct RecommendedOptions {
     /// The output format.
     #[serde(rename = "output_format")]
     pub format: Format,
+    /// In what blocks of weights are multiplied, see [`Config::accuracy_level`].
+    pub accuracy_level: Option<u8>,
     /// Operators that stay float.
     pub exclude: Vec<String>,
     /// Whether LSTMs compute on integers, see [`Config::dynamic_lstm`].
@@ -108,6 +110,7 @@ impl RecommendedOptions {
             per_channel: true,
             block_size: None,
             format,
+            accuracy_level: None,
             exclude: Vec::new(),
             dynamic_lstm: false,
         }
@@ -128,6 +131,7 @@ impl RecommendedOptions {
             per_channel: false,
             block_size: Some(32),
             format: Format::MatMulNBits,
+            accuracy_level: Some(4),
             exclude: Vec::new(),
             dynamic_lstm: false,
         }
@@ -297,6 +301,8 @@ fn fitted(
     }
     if choice.format == Format::MatMulNBits {
         choice.format = rules::format_of(target);
+        choice.accuracy_level =
+            choice.accuracy_level.filter(|_| choice.format == Format::MatMulNBits);
     }
     if choice.way == Strategy::Dynamic
         && let Some(convolutions) = facts.share(Family::Convolution)

@@ -19,6 +19,7 @@ pub(super) const ALL: &[(&str, Say)] = &[
     ("bits", bits),
     ("per_channel", per_channel),
     ("block_size", block_size),
+    ("accuracy_level", accuracy_level),
     ("samples", samples),
     ("varying", varying),
     ("operators", operators),
@@ -89,6 +90,14 @@ fn per_channel(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option
 fn block_size(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
     let size = choice.block_size?;
     Some(format!("blocks of {size}: 4 bits have 16 steps, too few for a whole channel"))
+}
+
+fn accuracy_level(_: &Facts, choice: &RecommendedOptions, _: Request<'_>) -> Option<String> {
+    let level = choice.accuracy_level?;
+    Some(format!(
+        "accuracy level {level}: activations are quantized to 8 bits for each product, which makes \
+         single tokens faster; without it, long prompts may be"
+    ))
 }
 
 fn samples(facts: &Facts, choice: &RecommendedOptions, wanted: Request<'_>) -> Option<String> {

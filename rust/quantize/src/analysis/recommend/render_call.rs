@@ -85,6 +85,9 @@ fn options(choice: &RecommendedOptions, target: Option<Target>) -> Vec<CallOptio
     if choice.format != Format::Qdq {
         add("output_format", OptionValue::Text(choice.format.row().name.to_owned()));
     }
+    if let Some(level) = choice.accuracy_level {
+        add("accuracy_level", OptionValue::Number(usize::from(level)));
+    }
     if choice.dynamic_lstm {
         add("dynamic_lstm", OptionValue::Yes);
     }
@@ -178,6 +181,7 @@ pub(super) fn config(
         per_channel: choice.per_channel.then_some(true),
         block_size: choice.block_size,
         output_format: choice.format,
+        accuracy_level: choice.accuracy_level,
         dynamic_lstm: choice.dynamic_lstm,
         exclude: choice.exclude.clone(),
         ..plain
