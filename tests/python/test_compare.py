@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 import oracle
 import pytest
-from onnx import numpy_helper
+from onnx import helper, numpy_helper
 
 import quantize_rs
 from quantize_rs import Comparison, OptionError
@@ -240,3 +240,84 @@ def test_numbers_that_processors_take_for_0_are_equal_to_it() -> None:
     found = quantize_rs.compare(model, report.model, x, latency=False)
     assert found.sqnr_db in (None, np.inf)
     assert found.outputs[0].cosine == 1
+
+
+def detector() -> onnx.ModelProto:
+    """Scores, and those above a threshold: how many these are depends on the values."""
+    rng = np.random.default_rng(3)
+    nodes = [
+        helper.make_node("MatMul", ["x", "first"], ["hidden"]),
+        helper.make_node("Relu", ["hidden"], ["active"]),
+        helper.make_node("MatMul", ["active", "second"], ["scores"]),
+        helper.make_node("Greater", ["scores", "threshold"], ["high"]),
+        helper.make_node("NonZero", ["high"], ["places"]),
+        helper.make_node("Transpose", ["places"], ["indices"], perm=[1, 0]),
+        helper.make_node("GatherND", ["scores", "indices"], ["found"]),
+    ]
+    constants = {
+        "first": rng.normal(size=(32, 64)) * 0.2,
+        "second": rng.normal(size=(64, 40)) * 0.2,
+        "threshold": 0.5,
+    }
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 32])],
+        [
+            helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["n", 40]),
+            helper.make_tensor_value_info("found", onnx.TensorProto.FLOAT, ["k"]),
+        ],
+        [numpy_helper.from_array(np.float32(value), name) for name, value in constants.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_outputs_whose_length_follows_from_values_are_compared() -> None:
+    model = detector()
+    x = np.random.default_rng(4).normal(size=(16, 4, 32)).astype(np.float32)
+    samples = [{"x": rows} for rows in x]
+    options: dict[str, Any] = {"bits": 4, "per_channel": False, "allow_larger": True}
+    report = quantize_rs.quantize(model, None, calibration_data=samples, check="auto", **options)
+    assert report.model is not None
+    pairs = [
+        (oracle.ort(model.SerializeToString(), feed), oracle.ort(report.model, feed))
+        for feed in samples
+    ]
+    other = [a[1].shape != b[1].shape for a, b in pairs]
+    assert 0 < sum(other) < 16
+    # Of these, nothing is right.
+    ours = [
+        np.zeros_like(a[1]) if differs else b[1]
+        for (a, b), differs in zip(pairs, other, strict=True)
+    ]
+    wanted = np.concatenate([a[1] for a, _ in pairs])
+    expected = oracle.sqnr([wanted], [np.concatenate(ours)])
+
+    found = quantize_rs.compare(model, report.model, samples, latency=False)
+    scores, detected = found.outputs
+    assert detected.sqnr_db == pytest.approx(expected, abs=1e-3)
+    assert scores.sqnr_db > 15
+    text = "of 16 samples, outputs have another shape than in the original"
+    assert any(w.startswith(text) and f"`found` in {sum(other)}" in w for w in found.warnings)
+    assert any(warning.startswith("of 16 samples, outputs") for warning in report.warnings)
+
+    assert len(quantize_rs.sensitivity(model, samples).layers) == 2
+    assert quantize_rs.layer_errors(model, report.model, samples).values
+    checked = quantize_rs.quantize(
+        model, None, validation_data=samples, min_sqnr=1.0, calibration_data=samples, **options
+    )
+    assert checked.verified is not None
+    assert checked.verified.holds
+
+
+@pytest.mark.parametrize(("level", "on_integers"), [(None, 0), (1, 0), (4, 2)])
+def test_blocks_multiply_integers_at_level_4_alone(level: int | None, on_integers: int) -> None:
+    model = detector()
+    options: dict[str, Any] = {"bits": 4, "output_format": "matmul_nbits", "allow_larger": True}
+    report = quantize_rs.quantize(model, None, accuracy_level=level, min_elements=1, **options)
+    assert report.model is not None
+    feed = {"x": np.ones((4, 32), np.float32)}
+    kernels = quantize_rs.compare(model, report.model, [feed], latency=False).kernels
+    assert kernels is not None
+    assert kernels.by_op_type["MatMulNBits"] == 2
+    assert (kernels.on_integers, kernels.on_floats) == (on_integers, 2 - on_integers)

@@ -63,6 +63,21 @@ def test_the_report_holds_what_was_measured(digits: Path, images: Path) -> None:
     assert compared.sqnr_db == pytest.approx(check.sqnr_db, abs=3)
 
 
+def test_one_activation_of_16_bits_leaves_the_others_their_weights_of_7(
+    digits: Path, images: Path
+) -> None:
+    plan = quantize_rs.open(digits).plan(activations="uint8")
+    wide = next(v.name for v in plan.values if v.role == "activation" and v.qtype == "uint8")
+    types = {wide: "uint16"}
+    report = quantize_rs.quantize_with_calibration(digits, None, images, activation_types=types)
+    said = any("use 7 of their 8 bits" in warning for warning in report.warnings)
+    assert said == processor.SATURATES
+    target = quantize_rs.quantize_with_calibration(
+        digits, None, images, activation_types=types, target="x86-avx2"
+    )
+    assert {row.name: row.qtype for row in target.quantized}[wide] == "uint16"
+
+
 @pytest.mark.parametrize("criterion", [{}, {"min_sqnr": 30}])
 def test_weights_have_seven_bits_where_sums_saturate_on_this_processor(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture, criterion: dict[str, Any]

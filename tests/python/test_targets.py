@@ -404,8 +404,9 @@ def test_sizes_that_are_computed_in_float_stay_exact(kind: str, target: str) -> 
     assert report.model is not None
     # Other sizes than those of the samples.
     feeds = {"x": rng.normal(size=(2, 3, 30, 18)).astype(np.float32)}
-    [expected], [found] = oracle.ort(model.SerializeToString(), feeds), oracle.ort(
-        report.model, feeds
+    [expected], [found] = (
+        oracle.ort(model.SerializeToString(), feeds),
+        oracle.ort(report.model, feeds),
     )
     assert expected.shape == found.shape
     assert oracle.sqnr([expected], [found]) > FLOOR
