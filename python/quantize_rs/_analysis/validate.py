@@ -25,10 +25,11 @@ def validate(
     """Compare a quantized model with its original, number by number, without running them.
 
     The integers of the file are dequantized with its scales and compared with the weights of the
-    original; no error may be larger than its scale explains. Both graphs are traversed in parallel,
-    so that a node with another input is found. Inputs, outputs, scales, biases and everything that
-    was not quantized are checked too. You do not need to know how the file was produced; files of
-    other tools with ``DequantizeLinear`` work as well.
+    original; no error may be larger than its scale explains. Integers that were rounded with
+    samples may be several steps off: of these the checksum in the file must be right. Both graphs
+    are traversed in parallel, so that a node with another input is found. Inputs, outputs, scales,
+    biases and everything that was not quantized are checked too. You do not need to know how the
+    file was produced; files of other tools with ``DequantizeLinear`` work as well.
 
     Parameters
     ----------
