@@ -15,10 +15,11 @@ class Assessment:
     ----------
     grade : str
         ``"good"``: the criteria are met or, without criteria, the SQNR is 30 dB or more;
-        ``"fair"``; ``"poor"``: a criterion is missed, or the SQNR is less than 10 dB;
-        ``"unknown"``: nothing was measured.
+        ``"fair"``: the SQNR is 10 to 30 dB or, whatever it is, the result is slower than the float
+        model, hardly smaller, or finds other classes; ``"poor"``: a criterion is missed, or the
+        SQNR is less than 10 dB; ``"unknown"``: nothing was measured.
     sentence : str
-        The size, the output error and the speed, and what they were measured on.
+        The size, the SQNR of the outputs and the speed, and what they were measured on.
     next : tuple of str
         What to do next, the most promising first.
     """
