@@ -25,8 +25,8 @@ class KernelCounts:
     engine : str
         The runtime that ran them; empty in comparisons of earlier versions.
     on_integers, on_floats : int
-        Compute ops (Conv, MatMul, Gemm, recurrent layers, attention) that ran on integers, and on
-        floats.
+        Compute operators (Conv, MatMul, Gemm, recurrent layers, attention) that ran on integers,
+        and on floats.
     share : float or None
         The fraction that ran on integers.
     by_op_type : dict of str to int
