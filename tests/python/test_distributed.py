@@ -205,8 +205,26 @@ def test_other_parts_are_not_read(tmp_path: Path, image_folder: Path) -> None:
             if number != 2:
                 assert json.loads(part())["samples"] == 10
                 continue
-            with pytest.raises(CalibrationError, match=r"row 6|line 7|06\.png"):
+            with pytest.raises(CalibrationError, match=r"sample 1\)|line 7|06\.png"):
                 part()
+
+
+@pytest.mark.parametrize("shape", [["n", 3, 8, 6], None])
+def test_arrays_are_divided_as_without_workers(shape: Any, tmp_path: Path) -> None:
+    """Of whole inputs along the first axis, and of inputs whose number of axes is unknown."""
+    model = conv(["n", 3, 8, 6])
+    array = np.random.default_rng(0).normal(size=(20, 2, 3, 8, 6)).astype(np.float32)
+    if shape is None:
+        model.graph.input[0].type.tensor_type.ClearField("shape")
+        array = array[:, 0]
+    plan = quantize_rs.open(model).plan(activations="uint8", weight_algorithm="nearest")
+    np.save(tmp_path / "s.npy", array)
+    options: dict[str, Any] = {"method": "moving_average", "engine": "onnxruntime"}
+    whole = plan.calibrate(array, **options)
+    assert whole.samples == 20
+    with ThreadPoolExecutor(2) as executor:
+        for samples in (array, tmp_path / "s.npy"):
+            assert distributed.calibrate(plan, samples, executor, 3, **options) == whole
 
 
 def test_functions_get_the_rows_of_their_part_alone() -> None:
@@ -318,8 +336,9 @@ def test_progress_counts_parts() -> None:
 
 def test_fewer_samples_than_parts() -> None:
     with ThreadPoolExecutor(2) as executor:
-        found = calibrated(executor, IMAGES[:3], shards=8)
-        assert_same(found, IMAGES[:3])
+        for samples in (IMAGES[:3], {"image": IMAGES[:3]}):
+            found = calibrated(executor, samples, shards=8)
+            assert_same(found, IMAGES[:3])
         with pytest.raises(CalibrationError, match="no calibration samples") as caught:
             calibrated(executor, IMAGES[:0], shards=3)
     assert caught.value.category == "no_samples"
@@ -398,7 +417,7 @@ def test_what_a_worker_raises_is_raised_once(processes: Processes) -> None:
         assert caught.value.__notes__ == ["in part 2/3"]
     bad = IMAGES.copy()
     bad[7, 0, 3, 3] = np.nan
-    with pytest.raises(CalibrationError, match="holds nan") as found:
+    with pytest.raises(CalibrationError, match=r"NaN at \[0, 0, 3, 3\]") as found:
         calibrated(processes, bad)
     assert (found.value.category, found.value.value) == ("non_finite", "image")
     with pytest.raises(FileNotFoundError):

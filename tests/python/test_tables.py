@@ -15,6 +15,7 @@ import onnx.parser
 import pytest
 from image_data import GOOD, Array, conv
 from onnx import numpy_helper
+from test_samples import safetensors
 from token_models import as_arrays, sentences, token_model
 
 import quantize_rs
@@ -126,6 +127,23 @@ def test_every_form_of_a_table_gives_the_ranges_of_the_array(plan: Plan, form: s
     assert found.samples == 70
     assert found == calibrated(plan, IMAGES)
     assert calibrated(plan, FORMS[form](table), limit=33) == calibrated(plan, IMAGES[:33])
+
+
+def test_rows_get_a_first_axis_where_the_number_of_axes_is_unknown(tmp_path: Path) -> None:
+    model = conv(["n", 3, 8, 6])
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    plan = quantize_rs.open(model).plan(activations="uint8")
+    lines = [json.dumps({"x": one.tolist()}) + "\n" for one in IMAGES]
+    (tmp_path / "s.jsonl").write_text("".join(lines))
+    safetensors(tmp_path / "s.safetensors", {"x": IMAGES})
+    for samples in (
+        tmp_path / "s.jsonl",
+        pa.table({"x": IMAGES.tolist()}),
+        quantize_rs.Samples(IMAGES, lambda row: row),
+        quantize_rs.Samples(tmp_path / "s.safetensors", lambda fed: fed),
+    ):
+        found = plan.calibrate(samples, engine="onnxruntime")
+        assert found == plan.calibrate(IMAGES, engine="onnxruntime")
 
 
 @pytest.mark.parametrize("column", COLUMNS)

@@ -125,21 +125,18 @@ def part(rows: Rows, inputs: ModelInputs, shard: tuple[int, int]) -> Rows:
 
 
 def divisible(data: Any, inputs: ModelInputs) -> Rows | None:
-    """Return the rows of samples of which single ones can be read; None for all others.
+    """Return the rows of samples that are read in Python; None for all others.
 
-    A row of an array or an image costs next to nothing until it is used.
+    The extension module passes over the samples of other parts itself. An image costs next to
+    nothing until it is used.
     """
     if (rows := opened(data, inputs)) is not None:
         return rows
     match data:
         case ImageFolder():
             return _encoded(data)
-        case str() | os.PathLike() if paths.ending(data, (".npy",)):
-            return _stored(os.fspath(data), inputs)
         case str() | os.PathLike() if _images(os.fspath(data)):
             return _encoded(ImageFolder(data))
-        case np.ndarray():
-            return _along_first_axis({"": data}, "the array")
     return None
 
 
@@ -269,7 +266,7 @@ def _along_first_axis(arrays: Mapping[str, Any], where: str) -> Rows:
 
 def _as_fed(source: _core.Source, inputs: ModelInputs, where: str) -> Rows:
     fed = enumerate(map(as_feed, source.feeds(inputs.model, None)))
-    return Rows((Row(f"{where}, sample {number}", feed) for number, feed in fed), where)
+    return Rows((Row(f"{where}, sample {number}", feed, True) for number, feed in fed), where)
 
 
 def _texts(data: TextSamples, inputs: ModelInputs) -> Rows:

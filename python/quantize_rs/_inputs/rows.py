@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -19,15 +20,19 @@ Transform: TypeAlias = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One sample: a dictionary by the names of inputs, or an array; and where it was found."""
+    """One sample: a dictionary by the names of inputs, or an array; and where it was found.
+
+    `has_first_axis` says that it is what a model gets, and not a row without its first axis.
+    """
 
     place: str
     values: Any
+    has_first_axis: bool = False
 
 
 def transformed(rows: Iterable[Row], transform: Transform) -> Iterator[Row]:
     """Apply a function to each row."""
-    return (Row(row.place, _applied(transform, row)) for row in rows)
+    return (dataclasses.replace(row, values=_applied(transform, row)) for row in rows)
 
 
 def _applied(transform: Transform, row: Row) -> Any:
@@ -104,20 +109,22 @@ def _fields(row: Row, inputs: ModelInputs) -> dict[str, Any]:
         elif isinstance(given[name], Encoded):
             fields[spec.name] = given[name]
         else:
-            fields[spec.name] = _fitted(spec, given[name], inputs.batch, row.place)
+            fields[spec.name] = _fitted(spec, given[name], inputs.batch, row)
     return fields
 
 
-def _fitted(spec: Input, value: Any, batch: int, place: str) -> npt.NDArray[Any]:
+def _fitted(spec: Input, value: Any, batch: int, row: Row) -> npt.NDArray[Any]:
     """Return the value as an array that fits an input, or raise an error that names the place."""
-    array = _numbers(spec.name, value, place)
-    if spec.shape is not None:
+    array = _numbers(spec.name, value, row.place)
+    if spec.shape is None:
+        array = array if row.has_first_axis else array[None]
+    else:
         if array.ndim == len(spec.shape) - 1:
             array = array[None]
         elif array.ndim == 0 and all(length == 1 for length in spec.shape[1:]):
             array = array.reshape((1,) * len(spec.shape))
-        _check_shape(spec, array, batch, place)
-    _check_values(spec, array, place)
+        _check_shape(spec, array, batch, row.place)
+    _check_values(spec, array, row.place)
     return array
 
 
