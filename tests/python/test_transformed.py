@@ -61,6 +61,30 @@ def test_a_function_gets_rows_of_arrays(plan: Plan) -> None:
         assert calibrated(plan, Samples(data, transform)) == expected, number
 
 
+def test_masked_arrays_are_refused(plan: Plan) -> None:
+    """Their masked elements, of any value, would widen a range."""
+    values, mask = GOOD.copy(), np.zeros(GOOD.shape, bool)
+    assert calibrated(plan, np.ma.masked_array(values, mask)) == calibrated(plan, GOOD)
+    values[1, 0, 0, 0], mask[1, 0, 0, 0] = 1e4, True
+    masked = np.ma.masked_array(values, mask)
+    hint = r"elements are masked: replace them with \.filled\(number\)"
+    for number, (samples, place) in enumerate(
+        [
+            (masked, "^a MaskedArray"),
+            ({"x": masked}, "`x`"),
+            (list(masked), r"\(item 1\)"),
+            ([{"x": masked}], r"`x`: .*\(item 0\)"),
+            (Samples(masked, lambda row: row), r"\(the array\)"),
+            (Samples({"image": masked}, lambda row: row["image"]), "`image`: .*the dictionary"),
+            (Samples(GOOD, lambda _: masked[1]), "`x` .*the array, row 0"),
+        ]
+    ):
+        with pytest.raises(CalibrationError, match=hint) as caught:
+            calibrated(plan, samples)
+        assert caught.match(place), number
+    assert calibrated(plan, masked.filled(0.5)).values["x"][1] < 2
+
+
 def test_a_function_gets_whole_rows_of_files(plan: Plan) -> None:
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")

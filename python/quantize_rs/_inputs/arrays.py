@@ -33,11 +33,7 @@ def array_of(name: str, value: Any, place: str = "") -> Array:
     which = f"`{name}`: " if name else ""
     if value is None:
         raise CalibrationError(f"{which}None is no array of numbers{place}", value=name or None)
-    try:
-        array = as_numpy(value)
-    except (ValueError, TypeError, RuntimeError) as error:
-        what = f"{which}a {type(value).__name__} does not become an array: {error}{place}"
-        raise CalibrationError(what, value=name or None) from error
+    array = named_numpy(name, value, place)
     if array.dtype.kind in "OSUVMm" and array.dtype.name != "bfloat16":
         hint = f" but {objects_in(array)}" if array.dtype.hasobject else ""
         what = f"{which}an array of {array.dtype} holds no plain numbers{hint}{place}"
@@ -47,6 +43,16 @@ def array_of(name: str, value: Any, place: str = "") -> Array:
         raise CalibrationError(what, value=name or None)
     array = np.ascontiguousarray(array, dtype=array.dtype.newbyteorder("<")).reshape(array.shape)
     return name, array.dtype.name, array.shape, array.reshape(-1).view(np.uint8)
+
+
+def named_numpy(name: str, value: Any, place: str) -> npt.NDArray[Any]:
+    """Convert to a numpy array, or raise an error that names the value and its place."""
+    try:
+        return as_numpy(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        which = f"`{name}`: " if name else ""
+        what = f"{which}a {type(value).__name__} does not become an array: {error}{place}"
+        raise CalibrationError(what, value=name or None) from error
 
 
 def objects_in(array: npt.NDArray[Any]) -> str:
@@ -69,6 +75,8 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
         value = value.detach().cpu()
     if not hasattr(value, "__array__") and callable(convert := getattr(value, "numpy", None)):
         value = convert()
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError("elements are masked: replace them with .filled(number)")
     return np.asarray(value)
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from .. import _core
 from ..errors import CalibrationError, OptionError
 from . import arrow, json_lines, paths, tars, text
-from .arrays import as_feed, as_numpy
+from .arrays import as_feed, named_numpy
 from .described import Samples
 from .encoded import IMAGE_SUFFIXES, Encoded, pixels
 from .images import ImageFolder, image_source
@@ -245,7 +245,7 @@ def _images(path: str) -> list[Path]:
 
 
 def _along_first_axis(arrays: Mapping[str, Any], where: str) -> Rows:
-    found = {name: as_numpy(value) for name, value in arrays.items()}
+    found = {name: named_numpy(name, value, f" ({where})") for name, value in arrays.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in found.items()}
     if len(set(lengths.values())) != 1:
         each = ", ".join(f"`{name}` {length}" for name, length in lengths.items())
