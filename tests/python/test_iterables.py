@@ -179,6 +179,23 @@ class Dataset:
         return self.images[index], 3
 
 
+class Streamed:
+    """An iterable whose length is that of a class that has none."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Array]:
+        return iter(GOOD)
+
+
+def test_memory_is_an_array_and_a_length_need_not_be_known(plan: Plan) -> None:
+    expected = plan.calibrate(GOOD)
+    for samples in (GOOD.data, Streamed()):
+        assert plan.calibrate(samples) == expected
+        assert plan.calibrate(quantize_rs.Samples(samples, lambda image: image)) == expected
+
+
 def test_a_data_set_without_an_iterator_is_taken_by_its_length(plan: Plan) -> None:
     images = np.random.default_rng(3).random((6, 3, 8, 6), np.float32)
     ranges = plan.calibrate(Dataset(images))

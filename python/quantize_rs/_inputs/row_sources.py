@@ -206,7 +206,7 @@ def _with_transform(samples: Samples, inputs: ModelInputs) -> Rows | None:
         case Mapping():
             refuse_splits(data, "data")
             return _along_first_axis(data, "the dictionary")
-        case ArrayLike():
+        case ArrayLike() | memoryview():
             return _along_first_axis({"": data}, "the array")
     if isinstance(data, DataReader | Samples | Iterable | Indexed):
         return None

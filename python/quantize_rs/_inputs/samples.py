@@ -101,7 +101,7 @@ def _given(data: CalibrationData | None, option: str, model: _core.Model) -> _co
             return _core.Source.arrays(
                 [array_of(name, data[name]) for name in inputs.select(data, "")]
             )
-        case ArrayLike():
+        case ArrayLike() | memoryview():
             return _core.Source.arrays([array_of("", data)])
         case Samples() | DataReader() | Iterable() | Indexed():
             items = enumerate(row_sources.items(data))
@@ -175,7 +175,7 @@ def _length(data: Any) -> int | None:
         return None
     try:
         return len(data) if isinstance(data, Sized) else None
-    except TypeError:  # a data loader over a dataset without a length
+    except (TypeError, NotImplementedError):  # a data loader over a dataset without a length
         return None
 
 
