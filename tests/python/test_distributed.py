@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import pickle
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -367,6 +368,27 @@ def test_a_part_whose_worker_always_dies_is_named(tmp_path: Path) -> None:
         calibrated(executor, samples, shards=3, retries=1)
     assert caught.value.category == "engine"
     assert len(list(tmp_path.glob("2-*"))) == 2
+
+
+def test_a_script_without_a_guard_is_one_error(tmp_path: Path) -> None:
+    """Each process imports the script again, which would start processes then."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import quantize_rs\n"
+        'print("begun", flush=True)\n'
+        "digits = quantize_rs.examples.digits()\n"
+        'plan = quantize_rs.open(digits.model).plan(activations="uint8")\n'
+        "quantize_rs.distributed.calibrate(plan, digits.calibration, 2)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert done.returncode == 1
+    assert done.stdout.count("begun") <= 3, "the script and once for each process"
+    assert done.stderr.count("Traceback") == 1
+    last = done.stderr.splitlines()[-1]
+    assert "CalibrationError: a process ended before its work began" in last
+    assert last.endswith('under `if __name__ == "__main__":`')
 
 
 def in_processes(kind: str, plan: quantize_rs.Plan, samples: Any, **options: Any) -> None:

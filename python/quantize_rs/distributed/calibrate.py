@@ -206,6 +206,8 @@ class Calls:
                 shard, attempt = self._done.get()
                 try:
                     result = self._waiting.pop(attempt).result()
+                except CalibrationError:  # of `Processes`: none can be started
+                    raise
                 except Exception as error:
                     failures[shard.index] += 1
                     if failures[shard.index] > self._retries:
@@ -254,8 +256,7 @@ def _is_empty(error: Exception) -> bool:
 def _dead(shard: Task, times: int, error: Exception) -> CalibrationError:
     what = (
         f"the worker of part {shard} died {times} times ({type(error).__name__}: {error}): "
-        "give workers more memory, or divide the samples into more shards; a script that starts "
-        'processes needs `if __name__ == "__main__":` around what it does'
+        "give workers more memory, or divide the samples into more shards"
     )
     return CalibrationError(what, category="engine")
 

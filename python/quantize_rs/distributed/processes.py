@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import Any, ParamSpec, TypeVar
 
 from .._options import check
+from ..errors import CalibrationError
 
 __all__ = ["Processes"]
 
@@ -23,6 +24,11 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _SECONDS_TO_END = 0.5  # for a process with a handler of SIGTERM
+
+_GUARD = (
+    "each process imports the script that started it, which must start none then: put what the "
+    'script does under `if __name__ == "__main__":`'
+)
 
 
 class Processes:
@@ -45,6 +51,9 @@ class Processes:
     """
 
     def __init__(self, workers: int | None = None) -> None:
+        if getattr(multiprocessing.current_process(), "_inheriting", False):
+            # This process is one of those and imports the script: its end is the error there.
+            raise SystemExit(f"{multiprocessing.current_process().name}: {_GUARD}")
         given = check.optional_count("workers", workers, least=1)
         self.workers = given or os.cpu_count() or 1
         self._threads = ThreadPoolExecutor(self.workers)
@@ -62,7 +71,10 @@ class Processes:
             return self._started(function, args, kwargs).result()
         except BrokenProcessPool:
             self._of_thread.pool = None
-            raise
+            if self._of_thread.has_begun.is_set():
+                raise
+            what = f"a process ended before its work began: {_GUARD}"
+            raise CalibrationError(what, category="engine") from None
 
     def _started(self, function: Any, args: Any, kwargs: Any) -> Future[Any]:
         with self._starts:
@@ -71,8 +83,10 @@ class Processes:
             pool = getattr(self._of_thread, "pool", None)
             if pool is None:
                 # A process that is forked has the locks of threads, but not the threads.
-                pool = ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
-                self._of_thread.pool = pool
+                context = multiprocessing.get_context("spawn")
+                begun = context.Event()
+                pool = ProcessPoolExecutor(1, mp_context=context, initializer=begun.set)
+                self._of_thread.pool, self._of_thread.has_begun = pool, begun
                 self._pools.append(pool)
             return pool.submit(function, *args, **kwargs)
 
