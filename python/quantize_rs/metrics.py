@@ -3,8 +3,9 @@
 A metric is a function ``metric(outputs, samples) -> float``. `outputs` is a list with a dict of
 float32 arrays for each sample, by output name: the float outputs, and for a model without any those
 of integers and booleans, as floats. `samples` is a list with the inputs. It is called with the
-outputs of the float model and with those of the quantized one. Functions of this module make the
-usual ones; some have names: ``metric="top5"``.
+outputs of the float model and with those of the quantized one. A higher score is better, unless
+the function is in a `Metric` with ``higher_is_better=False``, or has an attribute of that name.
+Functions of this module make the usual ones; some have names: ``metric="top5"``.
 
 >>> import numpy as np
 >>> import quantize_rs
@@ -241,11 +242,17 @@ _NAMES = ("top1", "top5", "perplexity", *_ALONE)
 
 
 def metric_of(
-    wanted: MetricLike | None, labels: Any, scores: str | None, *, others: Iterable[str] = ()
+    wanted: MetricLike | None,
+    labels: Any,
+    scores: str | None,
+    *,
+    others: Iterable[str] = (),
+    decides: bool = True,
 ) -> _Adapter | None:
     """Return the adapter that the extension module calls.
 
-    `others` are names that the caller takes besides, for errors.
+    `others` are names that the caller takes besides, for errors. A metric that `decides` must have
+    a finite score for the float model.
 
     Raises
     ------
@@ -253,18 +260,18 @@ def metric_of(
         The name is unknown, the metric of this name needs labels, or has no use for them.
     """
     if isinstance(wanted, str):
-        return _Adapter(_named(wanted, labels, scores, others))
+        return _Adapter(_named(wanted, labels, scores, others), decides)
     if wanted is not None:
         _reject_unused("a metric of your own, which brings what it needs", labels, scores)
     match wanted:
         case None:
             return None
         case Metric():
-            return _Adapter(wanted)
+            return _Adapter(wanted, decides)
         case _ if callable(wanted):
             name = getattr(wanted, "__name__", type(wanted).__name__)
             better = bool(getattr(wanted, "higher_is_better", True))
-            return _Adapter(Metric(wanted, name, better))
+            return _Adapter(Metric(wanted, name, better), decides)
     what = f"metric is of type {type(wanted).__name__}, expected a function, a Metric or a name"
     raise OptionError(what, option="metric")
 
@@ -296,10 +303,11 @@ def _reject_unused(what: str, labels: Any, scores: str | None) -> None:
 class _Adapter:
     """Scores both models with a metric."""
 
-    def __init__(self, metric: Metric) -> None:
+    def __init__(self, metric: Metric, decides: bool) -> None:
         self.name = metric.name
         self.higher_is_better = metric.higher_is_better
         self._metric = metric
+        self._decides = decides
 
     def __call__(self, names: list[str], rows: list[tuple[Any, Any]]) -> tuple[float, float]:
         """Return the scores of the float model and of the quantized one."""
@@ -309,8 +317,15 @@ class _Adapter:
         samples = [as_feed(inputs) for inputs, _ in rows]
         if self._metric.against_original:
             original, quantized = (_tokens(side, samples) for side in (original, quantized))
-            return self._score(original, original), self._score(quantized, original)
-        return self._score(original, samples), self._score(quantized, samples)
+        others: Any = original if self._metric.against_original else samples
+        found = self._score(original, others)
+        if self._decides and not math.isfinite(found):
+            what = (
+                f"metric {self.name!r} is {found} for the float model, expected a finite number: "
+                "correct the metric, or leave out the samples that it has no score for"
+            )
+            raise OptionError(what, option="metric")
+        return found, self._score(quantized, others)
 
     def _score(self, outputs: Outputs, others: Any) -> float:
         found = self._metric.function(outputs, others)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -267,16 +268,35 @@ def test_a_score_that_is_not_a_number_misses_the_criterion() -> None:
     found = compared(lambda _, __: math.inf)
     assert math.isnan(found.original)
     assert math.isnan(found.drop)
+    scores = iter([1.0, math.nan])
     with pytest.raises(quantize_rs.errors.AccuracyCriteriaError, match="score that is not finite"):
         quantize_rs.quantize(
             MODEL,
             None,
             validation_data=DATA,
-            metric=lambda _, __: math.nan,
+            metric=lambda _, __: next(scores),
             max_accuracy_drop=0.5,
             fall_back=False,
             allow_larger=True,
         )
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_metric_without_a_score_of_the_float_model_decides_nothing(score: float) -> None:
+    def mine(_: object, __: object) -> float:
+        return score
+
+    said = f"metric 'mine' is {score} for the float model, expected a finite number"
+    criterion: dict[str, Any] = {"metric": mine, "max_accuracy_drop": 0.5}
+    calls: list[Callable[[], object]] = [
+        lambda: quantize_rs.quantize(MODEL, None, validation_data=DATA, **criterion),
+        lambda: quantize_rs.mixed_precision(MODEL, DATA, **criterion),
+        lambda: quantize_rs.sensitivity(MODEL, DATA, mine),
+    ]
+    for call in calls:
+        with pytest.raises(OptionError, match=said) as caught:
+            call()
+        assert caught.value.option == "metric"
 
 
 def test_layers_are_ranked_by_a_metric() -> None:

@@ -73,7 +73,8 @@ def compare(
         Gemm or MatMul of a classifier.
     metric : callable, quantize_rs.metrics.Metric or str, optional
         A metric that takes the place of the accuracy: ``metric(outputs, samples) -> float``, one of
-        `quantize_rs.metrics`, or the name of one. The outputs of all samples are kept in memory.
+        `quantize_rs.metrics`, or the name of one. A higher score of a function is better; for other
+        ones see `quantize_rs.metrics.Metric`. The outputs of all samples are kept in memory.
     latency : bool
         Whether to measure latency.
     runs, latency_threads : int
@@ -127,7 +128,7 @@ def compare(
     options = CompareDict(
         # With a metric of their own, they are not classes.
         labels=labels_of(labels) if metric is None else None,
-        metric=metric_of(metric, labels, scores),
+        metric=metric_of(metric, labels, scores, decides=False),
         scores=scores,
         latency=latency,
         runs=check.count("runs", runs, least=1),
