@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,48 @@ def test_a_function_gets_rows_of_arrays(plan: Plan) -> None:
     expected = calibrated(plan, GOOD)
     for number, (data, transform) in enumerate(forms):
         assert calibrated(plan, Samples(data, transform)) == expected, number
+
+
+LISTED = {
+    "i/**": 5,
+    "i/*.png": 2,
+    "i/*/*.png": 4,
+    "i/**/[!a].png": 4,
+    "i/s/{c,d*/e}.png": 2,
+    "i/{0..9}.png": None,
+    "i/.h*/*.png": None,
+    "i": 2,
+    "i/.hidden.png": 1,
+}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links")
+@pytest.mark.parametrize("pattern", LISTED)
+def test_images_are_those_that_are_read_without_a_function(plan: Plan, pattern: str) -> None:
+    for name in ("i/a", "i/5", "i/s/c", "i/s/d[1]/e", "i/s/f", "i/.hidden", "i/.h/g", "x/g", "x/h"):
+        path = Path(f"{name}.png")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((8, 6, 3), np.uint8)).save(path)
+    Path("i/link").symlink_to("../x")
+    Path("i/s/self").symlink_to(".")
+    with_function = Samples(pattern, lambda pixels: pixels.transpose(2, 0, 1) / np.float32(255))
+    samples = LISTED[pattern]
+    if samples is None:
+        for data in (pattern, with_function):
+            with pytest.raises(CalibrationError, match="no calibration samples"):
+                calibrated(plan, data)
+        return
+    for data in (pattern, with_function):
+        assert calibrated(plan, data).samples == samples
+    parts = quantize_rs.distributed.split(plan, pattern, min(samples, 2), engine="tract")
+    assert quantize_rs.distributed.merge(part() for part in parts).samples == samples
+
+
+def test_a_folder_whose_name_is_a_pattern_is_taken_by_its_name(plan: Plan) -> None:
+    Path("s/d[1]").mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 6, 3), np.uint8)).save("s/d[1]/e.png")
+    moved = Samples("s/d[1]/*.png", lambda pixels: pixels.transpose(2, 0, 1) / np.float32(255))
+    assert calibrated(plan, moved).samples == 1
 
 
 def test_masked_arrays_are_refused(plan: Plan) -> None:

@@ -23,9 +23,9 @@ IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """An image or its file, where it was found, and how its pixels become numbers."""
+    """An image, where it was found, and how its pixels become numbers."""
 
-    data: bytes | Path
+    data: bytes
     suffix: str
     place: str
     options: ImageFolder
@@ -38,8 +38,7 @@ def encoded_images(images: Sequence[Encoded], inputs: ModelInputs) -> list[Array
             Path(folder, f"{number:06}{one.suffix.lower()}") for number, one in enumerate(images)
         ]
         for path, image in zip(paths, images, strict=True):
-            data = image.data
-            path.write_bytes(data if isinstance(data, bytes) else data.read_bytes())
+            path.write_bytes(image.data)
         source = image_source(dataclasses.replace(images[0].options, path=folder, limit=None))
         try:
             return next(source.feeds(inputs.model, None))

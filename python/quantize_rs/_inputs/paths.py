@@ -155,21 +155,53 @@ def matching(pattern: str) -> list[Path]:
     return [Path(path) for path in sorted(found)]
 
 
-def existing(pattern: str) -> list[Path]:
-    """Return the paths that a pattern stands for and that exist."""
-    return [path for one in _braces(pattern) for path in matching(one)]
+def images(path: str) -> list[Path]:
+    """Return the images at a path, in the order of their names: those of the extension module.
+
+    Folders that exist under exactly the name of a part of a pattern are taken for it. Numbers in
+    braces are no range, ``**`` follows no links to folders, and hidden files are left out.
+    """
+    root, rest = Path(), list(Path(path).parts)
+    while rest and ((root / rest[0]).exists() or set(rest[0]).isdisjoint("*?[{")):
+        root /= rest.pop(0)
+    if rest:
+        pattern = "/".join(rest)
+        texts = {
+            text
+            for one in _braces(pattern, ranges=False)
+            for text in glob.glob(one, root_dir=root, recursive=True)  # noqa: PTH207
+        }
+        found = [Path(text) for text in texts if "**" not in pattern or not _is_linked(root, text)]
+    elif root.is_dir():
+        found = [Path(one.name) for one in root.iterdir()]
+    else:
+        return [root] if root.exists() and ending(root, IMAGE_SUFFIXES) else []
+    return sorted(
+        root / one
+        for one in found
+        if ending(one, IMAGE_SUFFIXES)
+        and not any(part.startswith(".") for part in one.parts)
+        and not (root / one).is_dir()
+    )
 
 
-def _braces(text: str) -> Iterator[str]:
-    """Expand ``{000..009}`` and ``{a,b}`` as a shell does."""
+def _is_linked(root: Path, text: str) -> bool:
+    """Return whether a folder between a root and a file is a link."""
+    return any((root / folder).is_symlink() for folder in Path(text).parents)
+
+
+def _braces(text: str, *, ranges: bool = True) -> Iterator[str]:
+    """Expand ``{000..009}``, unless no ranges are asked for, and ``{a,b}`` as a shell does."""
     parts = _BRACES.split(text)
-    choices = [[part] if index % 2 == 0 else _choices(part) for index, part in enumerate(parts)]
+    choices = [
+        [part] if index % 2 == 0 else _choices(part, ranges) for index, part in enumerate(parts)
+    ]
     return map("".join, itertools.product(*choices))
 
 
-def _choices(inside: str) -> list[str]:
+def _choices(inside: str, ranges: bool) -> list[str]:
     numbers = re.fullmatch(r"(\d+)\.\.(\d+)", inside)
-    if not numbers:
+    if not numbers or not ranges:
         return inside.split(",")
     first, last = numbers.groups()
     width = max(len(first), len(last)) if first.startswith("0") or last.startswith("0") else 0

@@ -20,7 +20,7 @@ from ..errors import CalibrationError, OptionError
 from . import arrow, json_lines, paths, tars, text
 from .arrays import as_feed, named_numpy
 from .described import Samples
-from .encoded import IMAGE_SUFFIXES, Encoded, pixels
+from .encoded import pixels
 from .images import ImageFolder, image_source
 from .model_inputs import ModelInputs
 from .rows import Row, transformed
@@ -124,28 +124,6 @@ def part(rows: Rows, inputs: ModelInputs, shard: tuple[int, int]) -> Rows:
     return Rows(own, f"part {index}/{count} of {rows.where}", stages=rows.stages)
 
 
-def divisible(data: Any, inputs: ModelInputs) -> Rows | None:
-    """Return the rows of samples that are read in Python; None for all others.
-
-    The extension module passes over the samples of other parts itself. An image costs next to
-    nothing until it is used.
-    """
-    if (rows := opened(data, inputs)) is not None:
-        return rows
-    match data:
-        case ImageFolder():
-            return _encoded(data)
-        case str() | os.PathLike() if _images(os.fspath(data)):
-            return _encoded(ImageFolder(data))
-    return None
-
-
-def _encoded(folder: ImageFolder) -> Rows:
-    files = _images(os.fspath(folder.path))[: folder.limit]
-    rows = (Row(str(one), {"": Encoded(one, one.suffix, str(one), folder)}) for one in files)
-    return Rows(rows, os.fspath(folder.path), len(files))
-
-
 def items(data: Any) -> Iterator[Any]:
     """Iterate over an iterable, a reader or a data set; a function is applied to the items."""
     match data:
@@ -216,7 +194,7 @@ def _with_transform(samples: Samples, inputs: ModelInputs) -> Rows | None:
 
 def _stored(path: str, inputs: ModelInputs) -> Rows:
     """Return the rows of a file that the extension module would read without a function."""
-    if images := _images(path):
+    if images := paths.images(path):
         rows = (Row(str(one), pixels(one, str(one))) for one in images)
         return Rows(rows, path, len(images))
     if paths.ending(path, (".npy", ".npz")):
@@ -229,19 +207,6 @@ def _stored(path: str, inputs: ModelInputs) -> Rows:
             raise CalibrationError(what, value=path, category="data") from error
     paths.refuse_unknown(path)
     return _as_fed(_core.Source.file(path), inputs, path)
-
-
-def _images(path: str) -> list[Path]:
-    given = Path(path)
-    if given.is_dir():
-        found: Iterable[Path] = given.iterdir()
-    else:
-        found = [given] if given.exists() else paths.existing(path)
-    return sorted(
-        one
-        for one in found
-        if paths.ending(one, IMAGE_SUFFIXES) and not one.name.startswith(".") and one.is_file()
-    )
 
 
 def _along_first_axis(arrays: Mapping[str, Any], where: str) -> Rows:

@@ -116,10 +116,13 @@ def _given(data: CalibrationData | None, option: str, model: _core.Model) -> _co
 def part_source(
     data: CalibrationData, model: _core.Model, shard: tuple[int, int]
 ) -> _core.Source | None:
-    """Return the samples of a part where the others need not be read; None elsewhere."""
+    """Return the samples of a part of what is read in Python; None for everything else.
+
+    The extension module itself passes over the samples of other parts.
+    """
     model.refuse_string_inputs()
     inputs = ModelInputs(model)
-    if is_noise(data) or (rows := row_sources.divisible(data, inputs)) is None:
+    if is_noise(data) or (rows := row_sources.opened(data, inputs)) is None:
         return None
     own = row_sources.part(rows, inputs, shard)
     return _core.Source.iterator(feeds(own, inputs, own.where), None)
