@@ -249,8 +249,15 @@ def test_a_model_of_a_fixed_batch_gets_that_number_of_rows(batch: int) -> None:
     assert found.samples == 20 // batch
     assert found == calibrated(plan, arrays)
     if batch > 1:
-        with pytest.raises(CalibrationError, match=r"takes 5 rows at a time, .* 18: 3 are left"):
+        said = "takes 5 rows at a time, and the last 3 of the Table are left over: give a multiple"
+        with pytest.raises(CalibrationError, match=said):
             calibrated(plan, table.slice(0, 18))
+        for part in quantize_rs.distributed.split(plan, table.slice(0, 18), 2)[1:]:
+            with pytest.raises(CalibrationError, match=said):
+                part()
+        last = quantize_rs.distributed.split(plan, table.slice(0, 15), 4)[3]
+        with pytest.raises(CalibrationError, match=r"there are none in part 4/4 of the Table"):
+            last()
 
 
 def test_rows_of_different_lengths_fill_no_fixed_batch() -> None:

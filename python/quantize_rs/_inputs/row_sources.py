@@ -121,7 +121,7 @@ def part(rows: Rows, inputs: ModelInputs, shard: tuple[int, int]) -> Rows:
     """Return the rows of a part: of a model that takes N rows at a time, every n-th group of N."""
     index, count = shard
     own = (row for at, row in enumerate(rows.rows) if at // inputs.batch % count == index - 1)
-    return Rows(own, f"part {index}/{count} of {rows.where}", stages=rows.stages)
+    return Rows(own, rows.where, stages=rows.stages)
 
 
 def items(data: Any) -> Iterator[Any]:

@@ -44,15 +44,17 @@ def _applied(transform: Transform, row: Row) -> Any:
         raise
 
 
-def feeds(rows: Iterable[Row], inputs: ModelInputs, where: str) -> Iterator[list[Array]]:
+def feeds(
+    rows: Iterable[Row], inputs: ModelInputs, where: str, part: str = ""
+) -> Iterator[list[Array]]:
     """Return the arrays of each sample; a model that takes N rows at a time gets N.
 
-    `where` names the source in errors.
+    `where` names the source in errors, and `part` what the rows are of it.
     """
     waiting: list[dict[str, Any]] = []
-    count = 0
+    is_empty = True
     for row in rows:
-        count += 1
+        is_empty = False
         found = _fields(row, inputs)
         if inputs.batch == 1 or _is_whole(found, inputs.batch):
             yield _joined([found], inputs)
@@ -63,12 +65,12 @@ def feeds(rows: Iterable[Row], inputs: ModelInputs, where: str) -> Iterator[list
             waiting = []
     if waiting:
         what = (
-            f"the model takes {inputs.batch} rows at a time, {where} has {count}: "
-            f"{len(waiting)} are left over, give a multiple of {inputs.batch}"
+            f"the model takes {inputs.batch} rows at a time, and the last {len(waiting)} of "
+            f"{where} are left over: give a multiple of {inputs.batch}"
         )
         raise CalibrationError(what, category="input_mismatch")
-    if count == 0:
-        what = f"no calibration samples: there are none in {where}"
+    if is_empty:
+        what = f"no calibration samples: there are none in {part}{where}"
         raise CalibrationError(what, category="no_samples")
 
 

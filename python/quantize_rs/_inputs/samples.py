@@ -125,7 +125,8 @@ def part_source(
     if is_noise(data) or (rows := row_sources.opened(data, inputs)) is None:
         return None
     own = row_sources.part(rows, inputs, shard)
-    return _core.Source.iterator(feeds(own, inputs, own.where), None)
+    named = f"part {shard[0]}/{shard[1]} of "
+    return _core.Source.iterator(feeds(own, inputs, own.where, named), None)
 
 
 def is_noise(data: CalibrationData | None) -> bool:
