@@ -695,7 +695,14 @@ def test_buckets_of_distances_are_those_of_float32(length: int) -> None:
         helper.make_node("MatMul", ["q", "k"], ["scores"]),
         helper.make_node("Add", ["scores", "added"], ["y"]),
     ]
-    integers = {"zero": 0, "one": 1, "fifteen": 15, "axis0": [0], "axis1": [1], "axis2": [2]}
+    integers: dict[str, Any] = {
+        "zero": 0,
+        "one": 1,
+        "fifteen": 15,
+        "axis0": [0],
+        "axis1": [1],
+        "axis2": [2],
+    }
     constants = [array(name, value, np.int64) for name, value in integers.items()]
     constants += [array("eight", 8.0), array("log16", np.log(16.0))]
     constants += [weight("table", 16, 1, scale=3), weight("w", 32, 32)]

@@ -144,7 +144,8 @@ def test_a_language_model_gets_blocks_of_4_bits() -> None:
     found = recommend(model)
     assert (found.rule, found.way, found.bits, found.block_size) == ("generative", "weights", 4, 32)
     assert (found.output_format, found.accuracy_level) == ("matmul_nbits", 4)
-    assert "accuracy_level=4" in found.python and "--accuracy-level 4" in found.command
+    assert "accuracy_level=4" in found.python
+    assert "--accuracy-level 4" in found.command
     assert "`past_key_values.0.key`" in found.reasons[0].text
     assert found.model is None
     report = eval(found.python.replace('"model.int4.onnx"', "None"))

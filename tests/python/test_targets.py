@@ -345,7 +345,7 @@ def test_a_pair_without_a_zero_point_has_the_type_that_it_names() -> None:
 def resized(kind: str) -> onnx.ModelProto:
     """Convolutions around a Resize whose sizes or scales are computed in float, as exported."""
     rng = np.random.default_rng(1)
-    constants = {
+    constants: dict[str, Any] = {
         "first": rng.normal(size=(8, 3, 3, 3)) * 0.3,
         "second": rng.normal(size=(8, 8, 3, 3)) * 0.2,
         "third": rng.normal(size=(4, 8, 1, 1)),
@@ -353,7 +353,7 @@ def resized(kind: str) -> onnx.ModelProto:
         "ones": np.ones(2),
         "roi": np.zeros(0),
     }
-    places = {"at0": [0], "at2": [2], "at4": [4]}
+    places: dict[str, Any] = {"at0": [0], "at2": [2], "at4": [4]}
     nodes = [
         helper.make_node("Conv", ["x", "first"], ["large"], pads=[1] * 4),
         helper.make_node("Conv", ["large", "second"], ["small"], strides=[3, 3]),

@@ -40,11 +40,12 @@ Each test model has one operator with a weight and a Relu, is quantized in the g
 loaded with all optimizations and with none. Without optimizations, outputs agree with
 `onnx.reference` to 60 dB. With them they agree to 30 dB, as ONNX Runtime may compute in integers
 where the file has floats. `onnx.reference` does not implement `MatMulNBits`, which is compared with
-the float model.
+the float model. `MatMulNBits` quantizes its input to 8 bits at accuracy level 4, which ONNX Runtime
+takes for `qdq`, and multiplies floats otherwise.
 
 | cell | meaning |
 |---|---|
-| an operator | it reads the integers in the optimized graph. `MatMulNBits` quantizes its input to 8 bits where its accuracy level is 4, which ONNX Runtime takes where the file has `qdq`, and otherwise multiplies floats |
+| an operator | it reads the integers in the optimized graph |
 | `float` | weights are dequantized when the model is loaded, and everything computes in float |
 | `float, dequantized at inference` | weights are dequantized at inference time |
 | `without optimizations only` | the model loads with no or basic optimizations, not with all |

@@ -1,5 +1,5 @@
-//! Which nodes compute sizes, counts or positions in float, from the shapes of values alone. A small
-//! error makes another size.
+//! Which nodes compute sizes, counts or positions in float, from the shapes of values alone. A
+//! small error makes another size.
 
 use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;

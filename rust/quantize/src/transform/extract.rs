@@ -116,8 +116,8 @@ pub fn extract(
     Ok(Extract { model: part, inputs: part_inputs, outputs })
 }
 
-/// A value as an input. Runtimes infer more of a part if they know how many axes it has; the lengths
-/// may be others than those that the model declares.
+/// A value as an input. Runtimes infer more of a part if they know how many axes it has; the
+/// lengths may be others than those that the model declares.
 fn declared(graph: &Graph<'_>, name: &str) -> ValueInfoProto {
     let shape = graph.value(name).and_then(|value| graph.shape(value));
     let shape = shape.map(|shape| vec![Dimension::default(); shape.len()]);

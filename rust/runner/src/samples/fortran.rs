@@ -56,7 +56,7 @@ pub(super) fn rearranged(
         Elements::Stream(elements) => (copied(elements, all)?, 0),
     };
     let (at, first, band) = (0, 0, Vec::new());
-    Ok(Rearranged::Columns(Columns { file, start, rows, row_bytes, width, at, first, band }))
+    Ok(Rearranged::Columns(Columns { file, start, rows, row_bytes, width, at, band, first }))
 }
 
 impl<'e> Elements<'e> {

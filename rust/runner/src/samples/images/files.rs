@@ -94,8 +94,8 @@ pub fn entries(folder: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
         .map_err(|error| io_error(folder, error))
 }
 
-/// The files that match a pattern. Folders that exist under exactly the name of a part are taken for
-/// it. `**` does not follow links to folders, which may be circular.
+/// The files that match a pattern. Folders that exist under exactly the name of a part are taken
+/// for it. `**` does not follow links to folders, which may be circular.
 fn by_pattern(path: &Path) -> Result<Vec<PathBuf>, CalibrationError> {
     let wild = |part: &Component<'_>| part.as_os_str().to_string_lossy().contains(WILDCARDS);
     let mut root = PathBuf::new();
