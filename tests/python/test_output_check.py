@@ -80,6 +80,27 @@ def test_one_activation_of_16_bits_leaves_the_others_their_weights_of_7(
     assert {row.name: row.qtype for row in target.quantized}[wide] == "uint16"
 
 
+@pytest.mark.parametrize("name", ["conv1.weight", "conv2.weight"])
+def test_a_layer_that_ruins_a_static_result_stays_float_where_sums_saturate_too(
+    digits: Path, images: Path, name: str
+) -> None:
+    proto = onnx.load(digits)
+    tensor = next(tensor for tensor in proto.graph.initializer if tensor.name == name)
+    values = numpy_helper.to_array(tensor).copy()
+    values.flat[0] *= 3000
+    tensor.CopyFrom(numpy_helper.from_array(values, name))
+    options: dict[str, Any] = {"per_channel": False, "symmetric": False, "equalize": False}
+    report = quantize_rs.quantize_with_calibration(
+        proto, None, images, weight_algorithm="nearest", **options
+    )
+    assert report.output_check is not None
+    assert report.output_check.sqnr_db is not None
+    assert report.output_check.sqnr_db > 25
+    assert any(f"`{name}` stays float" in warning for warning in report.warnings)
+    said = any("use 7 of their 8 bits" in warning for warning in report.warnings)
+    assert said == processor.SATURATES
+
+
 @pytest.mark.parametrize("criterion", [{}, {"min_sqnr": 30}])
 def test_weights_have_seven_bits_where_sums_saturate_on_this_processor(
     digits: Path, images: Path, caplog: pytest.LogCaptureFixture, criterion: dict[str, Any]

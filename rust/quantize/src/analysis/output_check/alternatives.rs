@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{Check, MARGIN_DB, POOR_DB};
+use super::{Check, MARGIN_DB, POOR_DB, is_poor};
 use crate::analysis::reduced_range::{self, reduced, rounded_again, saturates};
 use crate::apply::Quantized;
 use crate::calibrate::pair::SliceSamples;
@@ -54,7 +54,11 @@ impl<'a> Check<'a> {
     /// Where sums of ONNX Runtime saturate on this processor alone, the measured error says nothing
     /// of any option but the width of the weights.
     pub(super) fn better(&mut self, current: Current<'_>) -> Result<Option<Better>, QuantizeError> {
-        let mut best = self.with_reduced_range(current)?;
+        let least = current.measured.sqnr_db().map(|db| db + reduced_range::GAIN_DB);
+        let gains = |found: &Better| found.measured.sqnr_db() > least;
+        // With weights of 7 bits, the rest tells which layers make a result poor.
+        let reduced = self.with_reduced_range(current)?;
+        let mut best = reduced.filter(|found| gains(found) || is_poor(&found.measured));
         if best.is_none() && saturates(current.quantized, &current.measured.engine) {
             return Ok(None);
         }
@@ -71,17 +75,21 @@ impl<'a> Check<'a> {
                 best = Some(Better { ranges: better.ranges.or(ranges), ..better });
             }
         }
-        if let Some(Better { quantized: better, measured: now, .. }) = &mut best
-            && better.report().config.target != current.quantized.report().config.target
-        {
+        let target = current.quantized.report().config.target;
+        let is_reduced = |found: &Better| found.quantized.report().config.target != target;
+        if best.as_ref().is_some_and(|found| is_reduced(found) && !gains(found)) {
+            self.layers = None; // those of weights of 7 bits
+            return Ok(None);
+        }
+        if let Some(found) = best.as_mut().filter(|found| is_reduced(found)) {
             let before = &current.measured.outputs;
-            reduced_range::warn(better.report_mut(), before, &now.outputs);
+            reduced_range::warn(found.quantized.report_mut(), before, &found.measured.outputs);
         }
         Ok(best)
     }
 
-    /// The result with weights of 7 bits, where sums of 8 bits saturate on this processor, make the
-    /// error much larger, and no target is named.
+    /// The result with weights of 7 bits, if it is better or this one is poor, where sums of 8 bits
+    /// saturate on this processor and no target is named.
     fn with_reduced_range(
         &mut self,
         current: Current<'_>,
@@ -97,10 +105,10 @@ impl<'a> Check<'a> {
             }
         };
         let ranges = fitting.as_ref().or(ranges);
-        let found = self.tried(config, Current { ranges, ..current }, 0.0)?;
-        self.reduced_is_no_better = found.is_none();
-        let least = measured.sqnr_db().map(|db| db + reduced_range::GAIN_DB);
-        let found = found.filter(|better| better.measured.sqnr_db() > least);
+        let margin = if is_poor(measured) { f64::NEG_INFINITY } else { 0.0 };
+        let found = self.tried(config, Current { ranges, ..current }, margin)?;
+        let is_better = |found: &Better| found.measured.sqnr_db() > measured.sqnr_db();
+        self.reduced_is_no_better = !found.as_ref().is_some_and(is_better);
         Ok(found.map(|better| Better { ranges: fitting, ..better }))
     }
 

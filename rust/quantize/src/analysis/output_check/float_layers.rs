@@ -6,7 +6,7 @@
 use std::time::Instant;
 
 use super::alternatives::{Better, Current};
-use super::{Check, POOR_DB, lowest, poor};
+use super::{Check, POOR_DB, is_poor, lowest};
 use crate::analysis::{sensitivity, weight_sensitivity};
 use crate::calibrate::Control;
 use crate::calibrate::pair::SliceSamples;
@@ -78,10 +78,8 @@ impl Check<'_> {
         let config = &quantized.report().config;
         let computes = config.activations.is_some() && self.given.inputs.are_real();
         let applies = computes && !chooses_layers(config);
-        let is_poor = measured.outputs.iter().any(|output| poor(output, measured).is_some());
-        let Some(before) = lowest(&measured.outputs).filter(|_| applies && is_poor) else {
-            return Ok(None);
-        };
+        let before = lowest(&measured.outputs).filter(|_| applies && is_poor(measured));
+        let Some(before) = before else { return Ok(None) };
         let layers = match self.layer_errors(current) {
             Err(error) if error.is_cancelled() => return Err(error),
             Err(_) => return Ok(None),
@@ -95,7 +93,7 @@ impl Check<'_> {
         };
         let found = &better.measured;
         let after = lowest(&found.outputs).unwrap_or(f64::NAN);
-        if after < POOR_DB || found.outputs.iter().any(|output| poor(output, found).is_some()) {
+        if after < POOR_DB || is_poor(found) {
             return Ok(None);
         }
         let names: Vec<String> = worst.iter().map(|name| format!("`{name}`")).collect();

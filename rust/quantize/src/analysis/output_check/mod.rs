@@ -357,6 +357,11 @@ fn comes_from(layers: &[LayerRow], found: &OutputCheck) -> String {
     }
 }
 
+/// Whether an output gets a warning.
+fn is_poor(found: &OutputCheck) -> bool {
+    found.outputs.iter().any(|output| poor(output, found).is_some())
+}
+
 /// What is poor about an output, if something is.
 fn poor(output: &OutputRow, found: &OutputCheck) -> Option<String> {
     let (name, db) = (&output.name, output.error.sqnr_db);
