@@ -131,6 +131,23 @@ def test_a_model_and_itself_are_equal(original: Path, images: npt.NDArray[np.flo
     assert any("not smaller" in warning for warning in found.warnings)
 
 
+def test_a_model_with_inputs_in_16_bits_gets_the_samples_of_the_other(
+    original: Path, images: npt.NDArray[np.float32]
+) -> None:
+    half = quantize_rs.convert_float16(original, None, keep_io=False).model
+    assert half is not None
+    there = quantize_rs.compare(original, half, images, runs=3)
+    back = quantize_rs.compare(half, original, images.astype(np.float16), latency=False)
+    feed = {"image": images[:1]}
+    halves = {"image": images[:1].astype(np.float16)}
+    outputs = [value.astype(np.float32) for value in oracle.ort(half, halves)]
+    expected = oracle.sqnr(oracle.ort(original.read_bytes(), feed), outputs)
+    for found in (there, back):
+        assert found.sqnr_db == pytest.approx(expected, abs=6)
+    assert there.speed is not None
+    assert there.kernels is not None
+
+
 @pytest.mark.parametrize("threads", [1, 4])
 def test_threads_and_order_make_no_difference(
     original: Path, quantized: bytes, images: npt.NDArray[np.float32], threads: int

@@ -13,7 +13,7 @@ use super::output_metric::MetricHandle;
 use super::outputs::{listed, outputs, same_inputs, scored};
 use super::recorded::First;
 use crate::calibrate::engine::{Engine, Samples};
-use crate::calibrate::pair::Pair;
+use crate::calibrate::pair::{FloatTypes, Pair};
 use crate::calibrate::{Control, Progress, RunOutcome, observe};
 use crate::error::while_unchanged;
 use crate::report::{Accuracy, Assessment, IntegerOutputRow, Origin, OutputRow, Speed, worst_sqnr};
@@ -147,7 +147,8 @@ fn compared(
             Some(options) => speed(engine, [original, quantized], &first, options, &mut go_on)?,
             None => None,
         };
-        let ran = if counts_operators { engine.kernels(&floats, &first) } else { Ok(None) };
+        let own = FloatTypes::of(&floats).convert(&first);
+        let ran = if counts_operators { engine.kernels(&floats, &own) } else { Ok(None) };
         let kernels = match ran {
             Ok(ran) => ran.map(|(name, by_op_type)| Kernels::of_model(quantized, name, by_op_type)),
             Err(error) if matches!(error.kind(), CalibrationErrorKind::Cancelled) => {

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use quantize_rs_onnx::Model;
 
 use crate::calibrate::engine::{Engine, Sample, TimedSession};
+use crate::calibrate::pair::FloatTypes;
 use crate::error::{CalibrationErrorKind as Kind, while_unchanged};
 use crate::graph::uses::Subgraphs;
 use crate::graph::{Graph, Producer, ops};
@@ -152,7 +153,8 @@ pub(crate) fn speed(
     go_on: &mut dyn FnMut() -> bool,
 ) -> Result<Option<Speed>, QuantizeError> {
     let [original, quantized] = models;
-    let integers = with_integer_caches(sample, quantized)?;
+    let own = FloatTypes::of(quantized).convert(sample);
+    let integers = with_integer_caches(&own, quantized)?;
     let pairs = [(original, sample), (quantized, &*integers)];
     let found = of_pairs(engine, &pairs, options, go_on)?;
     Ok(found.as_ref().and_then(Speed::of))

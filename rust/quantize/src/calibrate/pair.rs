@@ -1,14 +1,17 @@
 //! Runs two models on each sample, one after the other, and observes them as one.
 
+use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 
-use quantize_rs_onnx::Model;
+use quantize_rs_onnx::{DataType, Model, Tensor};
 
 use super::engine::{Engine, Sample, Samples, Session, ValueSink};
-use crate::CalibrationError;
+use crate::graph::elements::to_f32;
+use crate::{CalibrationError, InputSpec};
 
 /// Runs the given model and a second one; the observed outputs of the second follow those of the
-/// first, in the same order.
+/// first, in the same order. Samples are those of the first: where an input of the second has
+/// another type of float, it gets that.
 pub(crate) struct Pair<'a> {
     pub(crate) engine: &'a dyn Engine,
     pub(crate) second: &'a Model,
@@ -26,15 +29,61 @@ impl Engine for Pair<'_> {
         sample: &Sample,
     ) -> Result<Box<dyn Session>, CalibrationError> {
         let first = self.engine.prepare(model, observed, sample)?;
-        let second = self.engine.prepare(self.second, observed, sample)?;
-        Ok(Box::new(PairSession { first, second, observed: observed.len() }))
+        let types = FloatTypes::of(self.second);
+        let second = self.engine.prepare(self.second, observed, &types.convert(sample))?;
+        Ok(Box::new(PairSession { first, second, types, observed: observed.len() }))
     }
 }
 
 struct PairSession {
     first: Box<dyn Session>,
     second: Box<dyn Session>,
+    types: FloatTypes,
     observed: usize,
+}
+
+/// The types of the inputs of a model that are floats.
+pub(crate) struct FloatTypes(Vec<(String, DataType)>);
+
+impl FloatTypes {
+    pub(crate) fn of(model: &Model) -> FloatTypes {
+        let inputs = InputSpec::of(model).into_iter();
+        let typed = inputs.filter_map(|input| Some((input.name, input.dtype?)));
+        FloatTypes(typed.filter(|(_, dtype)| dtype.is_float()).collect())
+    }
+
+    /// A sample with floats of these types in place of others. A number beyond a type becomes
+    /// infinity, as in a `Cast`.
+    pub(crate) fn convert<'s>(&self, sample: &'s Sample) -> Cow<'s, Sample> {
+        let wanted = |name: &String, tensor: &Tensor| {
+            let (_, dtype) = self.0.iter().find(|(input, _)| input == name)?;
+            (tensor.dtype.is_float() && tensor.dtype != *dtype).then_some(*dtype)
+        };
+        if sample.inputs.iter().all(|(name, tensor)| wanted(name, tensor).is_none()) {
+            return Cow::Borrowed(sample);
+        }
+        let mut converted = sample.clone();
+        for (name, tensor) in &mut converted.inputs {
+            if let Some(dtype) = wanted(name, tensor)
+                && let Some(values) = to_f32(tensor)
+            {
+                *tensor = cast(std::mem::take(&mut tensor.shape), &values, dtype);
+            }
+        }
+        Cow::Owned(converted)
+    }
+}
+
+/// Numbers as a type of float.
+fn cast(shape: Vec<usize>, values: &[f32], dtype: DataType) -> Tensor {
+    let numbers = values.iter().copied();
+    let data: Vec<u8> = match dtype {
+        DataType::Float16 => numbers.flat_map(|x| half::f16::from_f32(x).to_le_bytes()).collect(),
+        DataType::BFloat16 => numbers.flat_map(|x| half::bf16::from_f32(x).to_le_bytes()).collect(),
+        DataType::Double => numbers.flat_map(|x| f64::from(x).to_le_bytes()).collect(),
+        _ => return Tensor::from_f32(shape, values),
+    };
+    Tensor { dtype, shape, data: data.into() }
 }
 
 impl Session for PairSession {
@@ -45,7 +94,8 @@ impl Session for PairSession {
         cancelled: &AtomicBool,
     ) -> Result<(), CalibrationError> {
         self.first.run(sample, sink, cancelled)?;
-        self.second.run(sample, &mut OffsetSink { sink, by: self.observed }, cancelled)
+        let own = self.types.convert(sample);
+        self.second.run(&own, &mut OffsetSink { sink, by: self.observed }, cancelled)
     }
 
     fn any_shape(&self) -> bool {
