@@ -12,6 +12,7 @@ import numpy.typing as npt
 import onnx
 import onnx.numpy_helper
 import oracle
+import processor
 import pytest
 from onnx import helper, numpy_helper
 
@@ -51,6 +52,13 @@ def test_a_planted_bad_layer_is_the_first(digits: Path, images: Images, place: i
         for all_but_one in (False, True):
             found = quantize_rs.sensitivity(plan, images, metric, all_but_one=all_but_one)
             assert found.layers[0].name == name, found
+
+
+def test_a_ranking_on_a_processor_whose_sums_saturate_says_so(digits: Path, images: Images) -> None:
+    for target, expected in ((None, processor.SATURATES), ("x86-avx2", False)):
+        plan = quantize_rs.open(digits).plan(activations="uint8", target=target)
+        found = quantize_rs.sensitivity(plan, images)
+        assert any("has no VNNI" in note for note in found.notes) == expected
 
 
 def test_a_layer_alone_is_the_model_with_all_others_float(digits: Path, images: Images) -> None:

@@ -27,6 +27,7 @@ use crate::error::while_unchanged;
 use crate::graph::Graph;
 use crate::plan::{Planned, Role, Source, ValuePlan};
 use crate::report::{Accuracy, Origin, OutputRow};
+use crate::util::cpu;
 use crate::{Plan, QuantizeError, Ranges, Shard, WeightAlgorithm, encode};
 pub(crate) use layers::activations;
 use layers::{Layer, layers};
@@ -281,8 +282,19 @@ pub fn sensitivity(
         let control = Control { threads, progress };
         let mut found = run::run(&subject, engine, &samples, shown, options, control)?;
         found.notes.extend(plan.nothing_quantized());
-        found.notes.extend(finite.into_iter().flat_map(|(_, warnings)| warnings));
+        found.notes.extend(finite.as_ref().into_iter().flat_map(|(_, warnings)| warnings.clone()));
+        found.notes.extend(saturating(&resolved.plan, found.engine.as_deref()));
         Ok(ranked(found, options.metric))
+    })
+}
+
+/// What a ranking shows on a processor whose sums saturate.
+fn saturating(plan: &Plan, engine: Option<&str>) -> Option<String> {
+    let saturates = plan.may_saturate() && cpu::sums_saturate() && engine == Some("onnxruntime");
+    saturates.then(|| {
+        "this processor has no VNNI: sums of uint8 × int8 saturate on it, and count as the error \
+         of a layer; target x86-avx2 ranks layers with weights of 7 bits, which do not saturate"
+            .to_owned()
     })
 }
 
