@@ -70,6 +70,38 @@ fn first(path: &Path) -> Vec<f32> {
 }
 
 #[test]
+fn a_mean_in_other_units_than_the_pixels_gets_a_warning() {
+    let folder = small_images(&["a.png"]);
+    let float = [input(DataType::Float, &[1, 3, 2, 4])];
+    let warning = |scale: f64, mean: &[f64]| {
+        let images = ImageFolder { scale, mean: mean.to_vec(), ..ImageFolder::new(folder.path()) };
+        images.open(&float, None).expect("opened").conversions().join("")
+    };
+    let ones = 1.0 / 255.0;
+    for (scale, mean) in [
+        (ones, &[0.485, 0.456, 0.406][..]),
+        (ones, &[0.0]),
+        (1.0, &[123.7, 116.3, 103.5]),
+        (1.0, &[0.0]),
+        (2.0 * ones, &[1.0]),
+        (-ones, &[-0.5]),
+    ] {
+        assert_eq!(warning(scale, mean), "", "{scale} {mean:?}");
+    }
+    assert_eq!(
+        warning(ones, &[123.7, 116.3, 103.5]),
+        "mean has 123.7, and pixels times scale are from 0 to 1; a mean of pixels from 0 to 255 \
+         needs scale=1"
+    );
+    assert_eq!(
+        warning(1.0, &[0.485, 0.456, 0.406]),
+        "mean is [0.485, 0.456, 0.406], and pixels times scale are from 0 to 255; a mean of \
+         pixels from 0 to 1 needs scale=1/255"
+    );
+    assert_eq!(warning(ones, &[-0.5]), "mean has -0.5, and pixels times scale are from 0 to 1");
+}
+
+#[test]
 fn images_are_sorted_by_name_and_other_files_ignored() {
     let folder = small_images(&["b.png", "a.png", "c.PNG", "d/e.png"]);
     for name in ["labels.txt", "b", ".hidden.png", "._a.png", "a.png.bak"] {

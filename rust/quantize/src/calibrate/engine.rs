@@ -65,7 +65,7 @@ pub trait Samples {
         self.len_hint()
     }
 
-    /// Warnings about the types that samples were converted from.
+    /// Warnings about how samples are converted: about types, or units that do not go together.
     fn conversions(&self) -> Vec<String> {
         Vec::new()
     }

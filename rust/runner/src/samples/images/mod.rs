@@ -128,8 +128,30 @@ impl ImageFolder {
             return Err(mismatch(message).at_value(self.path.to_string_lossy()));
         }
         paths.truncate(limit.saturating_mul(step));
-        let (resize, crop) = (self.resize, self.crop);
-        Ok(Box::new(Images { frame, numbers, resize, crop, paths: paths.into_iter() }))
+        let (resize, crop, warning) = (self.resize, self.crop, self.other_units());
+        Ok(Box::new(Images { frame, numbers, resize, crop, warning, paths: paths.into_iter() }))
+    }
+
+    /// A warning, if the mean is that of pixels in other units than `scale` gives them.
+    fn other_units(&self) -> Option<String> {
+        let end = 255.0 * self.scale;
+        let (low, high) = (end.min(0.0), end.max(0.0));
+        let mean = self.mean.iter().copied().find(|mean| *mean < low || *mean > high);
+        if let Some(mean) = mean {
+            let hint =
+                if mean > 1.0 { "; a mean of pixels from 0 to 255 needs scale=1" } else { "" };
+            return Some(format!(
+                "mean has {mean}, and pixels times scale are from {low} to {high}{hint}"
+            ));
+        }
+        let of_ones = |mean: &f64| *mean > 0.0 && *mean <= 1.0;
+        (high >= 255.0 && self.mean.iter().all(of_ones)).then(|| {
+            format!(
+                "mean is {:?}, and pixels times scale are from 0 to {high}; a mean of pixels from \
+                 0 to 1 needs scale=1/255",
+                self.mean
+            )
+        })
     }
 
     /// Whether scale, mean and std have their defaults.
@@ -162,6 +184,7 @@ struct Images {
     numbers: Option<Vec<[f32; 256]>>,
     resize: Resize,
     crop: Option<usize>,
+    warning: Option<String>,
     paths: std::vec::IntoIter<PathBuf>,
 }
 
@@ -181,6 +204,10 @@ impl Samples for Images {
 
     fn len_hint(&self) -> Option<usize> {
         Some(self.paths.len() / self.frame.batch)
+    }
+
+    fn conversions(&self) -> Vec<String> {
+        self.warning.iter().cloned().collect()
     }
 }
 
