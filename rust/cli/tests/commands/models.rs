@@ -146,7 +146,7 @@ fn recommend_says_why_and_gives_a_command_that_runs() {
     fs::copy(DIGITS, &model).expect("copied");
     let found = run(&["recommend", &model, "--data", SAMPLES, "--target", "arm"]);
     assert_eq!((found.code, found.err.as_str()), (0, ""), "{found:?}");
-    let measured = "measured: latency not measured, an output error of ";
+    let measured = "measured: latency not measured, outputs with an SQNR of ";
     for part in ["static: weights and activations in 8 bits", "Conv do", "--target arm", measured] {
         assert!(found.out.contains(part), "{part} is not in {found:?}");
     }

@@ -107,7 +107,7 @@ const ANY_16: &[QType] = &[QType::UInt8, QType::Int8, QType::UInt16, QType::Int1
 const X86: Profile = Profile {
     target: Target::X86,
     name: "x86",
-    about: "ONNX Runtime on x86 with VNNI (2019 and later)",
+    about: "ONNX Runtime on x86 with VNNI (most of Intel since 2019, AMD since Zen 4)",
     activations: ANY_16,
     weights: &[QType::Int8, QType::UInt8],
     alike: false,

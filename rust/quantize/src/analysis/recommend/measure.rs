@@ -103,7 +103,7 @@ impl fmt::Display for MeasuredStrategy {
             None => f.write_str("latency not measured")?,
         }
         if let Some(db) = self.sqnr_db {
-            write!(f, ", an output error of {db:.1} dB (SQNR)")?;
+            write!(f, ", outputs with an SQNR of {db:.1} dB")?;
         }
         #[expect(clippy::cast_precision_loss, reason = "sizes of files, shown to two digits")]
         let part = self.bytes as f64 / self.bytes_original.max(1) as f64;
