@@ -24,6 +24,10 @@ const WANTED_DB: f64 = 20.0;
 /// the result is hardly quantized.
 const MOST_ELEMENTS: f64 = 0.5;
 
+/// The layers are measured on as many samples as fit into the time of the check, which preparing
+/// sessions is no part of: it may take this many times as long before they are given up.
+const PATIENCE: u32 = 4;
+
 /// How much higher the SQNR with layers in float has to be, in decibels.
 const GAIN_DB: f64 = 6.0;
 
@@ -52,7 +56,7 @@ impl Check<'_> {
         let affordable = budget.as_secs_f64() / (self.seconds_per_sample * layers).max(1e-9);
         let count = (affordable as usize).clamp(1, measured.samples.max(1));
         let some = &self.given.samples[..self.given.samples.len().min(count)];
-        let end = Instant::now() + budget;
+        let end = Instant::now() + PATIENCE * budget;
         let mut out_of_time = false;
         let mut go_on = |progress: Progress| {
             out_of_time = Instant::now() >= end;
