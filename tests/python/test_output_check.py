@@ -645,3 +645,19 @@ def test_synthetic_sequences_have_several_steps(op_type: str, lengths: bool) -> 
     assert check is not None
     assert check.sqnr_db is not None
     assert 5 < check.sqnr_db < 60
+
+
+def test_a_weight_is_suggested_by_its_own_error_only_where_outputs_are_not_measured() -> None:
+    rng = np.random.default_rng(7)
+    good, bad = rng.normal(size=(64, 64)), rng.standard_t(1.5, size=(64, 64))
+    model = layers(0.1 * good, 0.05 * bad, 0.1 * good[::-1])
+    suggested = quantize_rs.quantize(model, None, bits=3, allow_larger=True)
+    samples = rng.normal(size=(64, 64)).astype(np.float32)
+    measured = quantize_rs.quantize(
+        model, None, bits=3, allow_larger=True, calibration_data=samples
+    )
+    steps = [
+        [step for step in report.assessment.next if "lowest SQNR" in step]
+        for report in (suggested, measured)
+    ]
+    assert [len(found) for found in steps] == [1, 0]

@@ -358,3 +358,36 @@ def test_a_sensitivity_of_all_but_one_names_the_layer_to_leave_out(
     assert f'quantize all others: exclude=["{name}"]' in text
     assert "no layer has to stay float" not in text
     assert "layers are below" not in text
+
+
+def test_parts_of_a_model_without_shapes_run() -> None:
+    """A Resize to the size of another value, as in a feature pyramid, which no shape declares."""
+    rng = np.random.default_rng(6)
+    nodes = [
+        helper.make_node("Conv", ["x", "first"], ["large"], pads=[1] * 4),
+        helper.make_node("Conv", ["large", "second"], ["small"], pads=[1] * 4, strides=[2, 2]),
+        helper.make_node("Shape", ["large"], ["size"]),
+        helper.make_node("Resize", ["small", "", "", "size"], ["raised"], mode="nearest"),
+        helper.make_node("Conv", ["raised", "third"], ["y"]),
+        helper.make_node("Identity", ["small"], ["beside"]),
+    ]
+    shapes = {"first": (8, 3, 3, 3), "second": (8, 8, 3, 3), "third": (4, 8, 1, 1)}
+    weights = {name: rng.normal(size=shape) * 0.3 for name, shape in shapes.items()}
+    x, y, beside = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [f"n_{name}", channels, *sides])
+        for name, channels, sides in (("x", 3, "hw"), ("y", 4, "ab"), ("beside", 8, "cd"))
+    )
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [x],
+        [y, beside],
+        [numpy_helper.from_array(np.float32(values), name) for name, values in weights.items()],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    samples = [{"x": rng.normal(size=(1, 3, 16, 16)).astype(np.float32)} for _ in range(4)]
+    found = quantize_rs.sensitivity(model, samples, engine="onnxruntime")
+    assert {layer.name for layer in found.layers} == set(weights)
+    criterion: dict[str, Any] = {"validation_data": samples, "min_sqnr": 45.0}
+    report = quantize_rs.quantize(model, None, allow_larger=True, **criterion)
+    assert report.verified is not None

@@ -337,3 +337,40 @@ fn smaller(before: u64, after: u64) -> String {
         ratio => format!("{:.2} times larger", 1.0 / ratio),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use quantize_rs_math::Metrics;
+
+    use super::*;
+
+    fn measured(part: f64) -> (Grade, String) {
+        let error = Metrics { sqnr_db: 35.0, cosine: 1.0, max_abs: 0.1, mse: 1e-3 };
+        let row = OutputRow {
+            name: "scores".to_owned(),
+            error,
+            top1_agreement: Some(part),
+            top1_rows: 10_000,
+            lost_channels: None,
+            original_not_finite: false,
+            other_shapes: 0,
+        };
+        let (outputs, on) = (&[row][..], "8 samples".to_owned());
+        Measured { outputs, integer_outputs: &[], on, real: true, few_bits: false }.error(None)
+    }
+
+    #[test]
+    fn classes_that_change_decide_whatever_the_error() {
+        for (part, grade, shown) in [
+            (1.0, Grade::Good, "100.0 %"),
+            (0.9999, Grade::Good, "99.9 %"),
+            (0.96, Grade::Good, "96.0 %"),
+            (0.9, Grade::Fair, "90.0 %"),
+            (0.062, Grade::Poor, "6.2 %"),
+        ] {
+            let (found, text) = measured(part);
+            assert_eq!(found, grade, "{part}");
+            assert!(text.contains(&format!("the same class for {shown} of the rows")), "{text}");
+        }
+    }
+}
