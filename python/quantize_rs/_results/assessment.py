@@ -16,8 +16,9 @@ class Assessment:
     grade : str
         ``"good"``: the criteria are met or, without criteria, the SQNR is 30 dB or more;
         ``"fair"``: the SQNR is 10 to 30 dB or, whatever it is, the result is slower than the float
-        model, hardly smaller, or finds other classes; ``"poor"``: a criterion is missed, or the
-        SQNR is less than 10 dB; ``"unknown"``: nothing was measured.
+        model, hardly smaller, or finds other classes; ``"poor"``: a criterion is missed, the SQNR
+        is less than 10 dB, or fewer than half of the rows keep their class; ``"unknown"``: nothing
+        was measured.
     sentence : str
         The size, the SQNR of the outputs and the speed, and what they were measured on.
     next : tuple of str

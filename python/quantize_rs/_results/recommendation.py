@@ -76,7 +76,7 @@ class Alternative:
     output_format : str
         The output format, as in `quantize`.
     accuracy_level : int or None
-        In what blocks of weights are multiplied, as in `quantize`.
+        The `accuracy_level` of `quantize`; None leaves it out.
     exclude : tuple of str
         Operator types that stay float.
     dynamic_lstm : bool
@@ -123,7 +123,7 @@ class Recommendation(Result):
     output_format : str
         The output format, as in `quantize`.
     accuracy_level : int or None
-        In what blocks of weights are multiplied, as in `quantize`.
+        The `accuracy_level` of `quantize`; None leaves it out.
     exclude : tuple of str
         Operator types that stay float.
     dynamic_lstm : bool

@@ -247,10 +247,7 @@ class Calls:
 
 
 def _is_empty(error: Exception) -> bool:
-    # The extension module says of a part beyond the last sample how many samples there are.
-    return isinstance(error, CalibrationError) and (
-        error.category == "no_samples" or "has no sample, as there are" in str(error)
-    )
+    return isinstance(error, CalibrationError) and error.category == "no_samples"
 
 
 def _dead(shard: Task, times: int, error: Exception) -> CalibrationError:

@@ -172,7 +172,7 @@ pub(crate) fn how_to_be_faster(quantized: &Quantized) -> &'static str {
     } else if config.activations.is_some() {
         match config.target {
             None => "compare shows what runs on integers; set the target, or keep the model float",
-            Some(_) => "compare shows what runs on integers; or keep the model float",
+            Some(_) => "compare shows what runs on integers; otherwise keep the model float",
         }
     } else if config.computes_on_integers() {
         "quantizing activations at run time takes time, most of all for convolutions: calibrate, \

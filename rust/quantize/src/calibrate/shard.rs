@@ -6,7 +6,7 @@ use super::engine::{Engine, Sample, Samples};
 use super::{Control, Rounding, calibrated};
 use crate::error::while_unchanged;
 use crate::options::Shard;
-use crate::{CalibrationError, Method, Plan, QuantizeError, Ranges};
+use crate::{CalibrationError, CalibrationErrorKind, Method, Plan, QuantizeError, Ranges};
 
 /// Runs the model on the samples of one part, as [`calibrate`](super::calibrate()) does on all.
 ///
@@ -58,8 +58,8 @@ impl Part<'_> {
     fn at_end(&self) -> Option<Result<Sample, CalibrationError>> {
         let Part { shard, position, is_empty, .. } = self;
         (*is_empty && *position > 0).then(|| {
-            let what = format!("part {shard} has no sample, as there are {position}");
-            Err(CalibrationError::data(what))
+            let reason = format!("part {shard} has no sample, as there are {position}");
+            Err(CalibrationError::new(CalibrationErrorKind::NoSamples { reason }))
         })
     }
 }

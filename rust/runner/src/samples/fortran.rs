@@ -258,38 +258,38 @@ mod tests {
         check_all(&mut file, rows, columns);
     }
 
+    fn in_columns(elements: Elements<'_>, rows: usize, columns: usize) -> Columns {
+        match rearranged(elements, rows, columns * WIDTH, WIDTH) {
+            Ok(Rearranged::Columns(found)) => found,
+            _ => panic!("it is elsewhere"),
+        }
+    }
+
     #[test]
     fn large_arrays_with_many_rows_are_read_some_rows_at_a_time() {
         let (rows, columns) = (700_000, 13);
         let bytes = in_fortran_order(rows, columns);
-        let elements = Elements::Stream(&mut bytes.as_slice());
-        let found = rearranged(elements, rows, columns * WIDTH, WIDTH);
-        let Ok(Rearranged::Columns(mut streamed)) = found else { panic!("it is elsewhere") };
-        check_all(&mut streamed, rows, columns);
+        let mut stream = bytes.as_slice();
+        check_all(&mut in_columns(Elements::Stream(&mut stream), rows, columns), rows, columns);
 
         // After a header, from the file itself.
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&[&[1, 2, 3], bytes.as_slice()].concat()).expect("written");
-        file.rewind().expect("rewound");
         let mut file = BufReader::new(file);
-        file.read_exact(&mut [0; 3]).expect("the header");
-        let found = rearranged(Elements::File(&mut file), rows, columns * WIDTH, WIDTH);
-        let Ok(Rearranged::Columns(mut read)) = found else { panic!("it is elsewhere") };
-        check_all(&mut read, rows, columns);
-        let Ok(Rearranged::Columns(mut skipped)) = ({
-            file.seek(SeekFrom::Start(3)).expect("rewound");
-            rearranged(Elements::File(&mut file), rows, columns * WIDTH, WIDTH)
-        }) else {
-            panic!("it is elsewhere")
-        };
+        file.seek(SeekFrom::Start(3)).expect("after the header");
+        let mut found = in_columns(Elements::File(&mut file), rows, columns);
+        check_all(&mut found, rows, columns);
+
+        file.seek(SeekFrom::Start(3)).expect("after the header");
+        let mut found = in_columns(Elements::File(&mut file), rows, columns);
         let mut row = vec![0; columns * WIDTH];
         for index in [0, 5, 699_998] {
-            skipped.skip(index * row.len() - skipped.at);
-            skipped.read_exact(&mut row).expect("a row");
+            found.skip(index * row.len() - found.at);
+            found.read_exact(&mut row).expect("a row");
             assert_eq!(row, row_of(index, columns));
         }
-        skipped.skip(usize::MAX);
-        assert_eq!(skipped.read(&mut row).expect("the end"), 0);
+        found.skip(usize::MAX);
+        assert_eq!(found.read(&mut row).expect("the end"), 0);
     }
 
     #[test]

@@ -89,7 +89,8 @@ pub struct RecommendedOptions {
     /// The output format.
     #[serde(rename = "output_format")]
     pub format: Format,
-    /// In what blocks of weights are multiplied, see [`Config::accuracy_level`].
+    /// The type in which `MatMulNBits` multiplies, see [`Config::accuracy_level`]; `None` leaves it
+    /// out.
     pub accuracy_level: Option<u8>,
     /// Operators that stay float.
     pub exclude: Vec<String>,
